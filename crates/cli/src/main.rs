@@ -1,0 +1,2 @@
+//! The ironstar binary.
+fn main() {}

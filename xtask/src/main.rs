@@ -1,0 +1,2 @@
+//! Developer commands: ci, tidy, fuzz, golden.
+fn main() {}
