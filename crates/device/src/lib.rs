@@ -1,1 +1,160 @@
-//! See DESIGN.
+//! Devices: the [`Backend`] trait and what implements it.
+//!
+//! A backend runs about thirty model-shaped operations on resident buffers. It knows shapes, formats and
+//! bits; it does not know models, files, tokenizers, sessions or sockets. Handles ([`Buffer`], [`Matrix`])
+//! carry sizes and a number; no pointer leaves this crate.
+//!
+//! Start reading at [`Backend`], then `cpu/reference` for what each operation means, then `cpu/fast`.
+//!
+//! ```
+//! use ironstar_device::{Backend, Cpu, CpuConfig, Element};
+//! let mut cpu = Cpu::new(CpuConfig::default()).expect("a CPU is always there");
+//! let arena = cpu.arena();
+//! let x = cpu.alloc(arena, Element::F32, 4).expect("sixteen bytes");
+//! cpu.write_f32(x, 0, &[1.0, 2.0, 3.0, 4.0]).expect("in range");
+//! ```
+
+mod args;
+mod cpu;
+mod handles;
+
+pub use args::*;
+pub use cpu::{Cpu, CpuConfig, Isa};
+pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
+
+/// Why a backend could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The machine has not enough memory for an allocation.
+    #[error("out of memory on {device}: {wanted} bytes wanted for {what}; use a smaller context or model")]
+    Memory {
+        /// Which device.
+        device: &'static str,
+        /// What the memory was for.
+        what: String,
+        /// How much was asked for.
+        wanted: u64,
+    },
+    /// An operation was called with operands that do not fit together: a bug in the caller.
+    #[error("{operation}: {found}, but {wanted}")]
+    Shape {
+        /// Name of the [`Backend`] operation.
+        operation: &'static str,
+        /// What was passed.
+        found: String,
+        /// What the operation needs.
+        wanted: String,
+    },
+    /// A handle that this backend did not make or has released: a bug in the caller.
+    #[error("{operation}: handle {id} is not alive on this backend")]
+    Handle {
+        /// Name of the operation.
+        operation: &'static str,
+        /// Number in the handle.
+        id: u32,
+    },
+    /// A setting that this machine cannot follow.
+    #[error("{found} cannot be used on this machine: {wanted}")]
+    Unsupported {
+        /// What was asked for.
+        found: String,
+        /// What would work.
+        wanted: String,
+    },
+}
+
+/// What a backend has done since it was made; read by tests, `bench` and `--debug`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Steps begun.
+    pub steps: u64,
+    /// Rows in those steps.
+    pub rows: u64,
+    /// Bytes of plain matrices read, each matrix counted once an operation however many rows share it.
+    pub dense_bytes: u64,
+    /// Bytes of expert matrices read, each distinct expert counted once an operation.
+    pub expert_bytes: u64,
+}
+
+/// The operations a model is made of, on one device.
+///
+/// **Rows.** [`Backend::begin`] names the rows of a step: tokens, and spans of consecutive positions, one
+/// span a session. Until the next `begin`, "n" below is the number of those rows, row-shaped buffers are
+/// `[n, width]` in f32, and a slice of buffers "per span" has one entry a span, in the order of the spans.
+///
+/// **State** is rings by position and append-only rows, nothing else: slot `position % capacity`, and row
+/// `g` at index `g`. A ring is as long as what is ever read back plus [`ROLLBACK_ROWS`], so dropping the
+/// last few positions of a session is only a smaller position, and there is nothing to undo.
+///
+/// **One answer.** The bits of a row do not depend on the other rows of the step, on how positions were
+/// cut into steps, or on the number of threads.
+///
+/// Operations may be recorded and run later; [`Backend::read`] and [`Backend::finish`] wait for them.
+pub trait Backend: Send {
+    /// Name as in `--backend`.
+    fn name(&self) -> &'static str;
+    /// What was done so far.
+    fn counters(&self) -> Counters;
+
+    /// A new empty group of buffers with one lifetime (a session, a model's weights, scratch).
+    fn arena(&mut self) -> Arena;
+    /// A zeroed buffer of `len` elements that lives until its arena is released.
+    fn alloc(&mut self, arena: Arena, element: Element, len: usize) -> Result<Buffer, Error>;
+    /// Frees every buffer of the arena.
+    fn release(&mut self, arena: Arena);
+    /// Writes raw little-endian elements, starting at element `offset`.
+    fn write(&mut self, to: Buffer, offset: usize, bytes: &[u8]) -> Result<(), Error>;
+    /// Reads raw little-endian elements, starting at element `offset`; waits for pending work.
+    fn read(&mut self, from: Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), Error>;
+    /// [`Backend::write`] for an f32 buffer.
+    fn write_f32(&mut self, to: Buffer, offset: usize, values: &[f32]) -> Result<(), Error>;
+    /// [`Backend::read`] for an f32 buffer.
+    fn read_f32(&mut self, from: Buffer, offset: usize, values: &mut [f32]) -> Result<(), Error>;
+    /// Makes a weight matrix (or a stack of expert matrices) resident, in this device's own layout.
+    fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, Error>;
+    /// Makes a rotary table of these frequencies, one for each pair of dims.
+    fn rope(&mut self, frequencies: &[f32]) -> Result<Rope, Error>;
+
+    /// Starts a step: the rows that all following operations work on.
+    fn begin(&mut self, step: &Step) -> Result<(), Error>;
+    /// Waits until every recorded operation has run.
+    fn finish(&mut self) -> Result<(), Error>;
+
+    /// Rows of the embedding table for the step's tokens, repeated over the streams.
+    fn embed(&mut self, a: &Embed) -> Result<(), Error>;
+    /// Mixes the streams into one row and normalises it; keeps the coefficients for [`Backend::hc_post`].
+    fn hc_pre(&mut self, a: &HcPre) -> Result<(), Error>;
+    /// Spreads a sublayer's output over the streams.
+    fn hc_post(&mut self, a: &HcPost) -> Result<(), Error>;
+    /// Collapses the streams before the output head and normalises.
+    fn hc_head(&mut self, a: &HcHead) -> Result<(), Error>;
+    /// Root-mean-square norm of rows, with weight.
+    fn rms_norm(&mut self, a: &RmsNorm) -> Result<(), Error>;
+    /// Several matrices times the same rows.
+    fn project(&mut self, a: &Project<'_>) -> Result<(), Error>;
+    /// A matrix whose row groups each see their own slice of the input (`wo_a`).
+    fn project_grouped(&mut self, a: &ProjectGrouped) -> Result<(), Error>;
+    /// Weightless norm and rotation of every query head, in place.
+    fn query_heads(&mut self, a: &QueryHeads) -> Result<(), Error>;
+    /// Norm, rotation and FP8 round trip of the step's key/value rows.
+    fn kv_rows(&mut self, a: &KvRows) -> Result<(), Error>;
+    /// Feeds a compressor: appends the rows of all groups that close in this step, keeps the open ones.
+    fn compress(&mut self, a: &Compress<'_>) -> Result<(), Error>;
+    /// Chooses the compressed rows that each row of the step may attend to.
+    fn index_select(&mut self, a: &IndexSelect<'_>) -> Result<(), Error>;
+    /// Attention over the window and the chosen compressed rows, un-rotated at the end.
+    fn attend(&mut self, a: &Attend<'_>) -> Result<(), Error>;
+    /// Moves the step's key/value rows into the window rings.
+    fn store_window(&mut self, a: &StoreWindow<'_>) -> Result<(), Error>;
+    /// Chooses experts and their weights.
+    fn route(&mut self, a: &Route) -> Result<(), Error>;
+    /// Routed and shared experts, summed in the eight cells of DESIGN 5.
+    fn experts(&mut self, a: &Experts) -> Result<(), Error>;
+    /// Adds one row to each stream (`x[n, streams, d] += row[n, d]`).
+    fn add_to_streams(&mut self, a: &AddToStreams) -> Result<(), Error>;
+    /// Copies chosen rows.
+    fn gather_rows(&mut self, a: &GatherRows<'_>) -> Result<(), Error>;
+}
+
+/// Positions that can be dropped from a session without copies: the slack of every ring.
+pub const ROLLBACK_ROWS: usize = 64;

@@ -1,0 +1,419 @@
+//! Arguments of the operations: one small struct each, so that a new field is a compile error wherever it
+//! matters. `n` is the number of rows of the step, `d` the model width, `D` the width of a head.
+
+use crate::{Buffer, Matrix, Rope, SharedBytes};
+use ironstar_quant::Format;
+use std::ops::Range;
+
+/// The rows of one step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// One token a row.
+    pub tokens: Vec<u32>,
+    /// The rows cut into sessions; together they cover all rows in order.
+    pub spans: Vec<Span>,
+}
+
+/// Consecutive positions of one session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Which rows of the step.
+    pub rows: Range<usize>,
+    /// Position of the first of them.
+    pub position: usize,
+}
+
+impl Step {
+    /// A step of one session's consecutive tokens.
+    #[must_use]
+    pub fn single(tokens: &[u32], position: usize) -> Self {
+        let spans = vec![Span { rows: 0..tokens.len(), position }];
+        Step { tokens: tokens.to_vec(), spans }
+    }
+}
+
+/// Where a matrix comes from.
+#[derive(Clone)]
+pub struct MatrixSource<'a> {
+    /// Name for messages.
+    pub name: &'a str,
+    /// Block format.
+    pub format: Format,
+    /// Output width.
+    pub rows: usize,
+    /// Input width.
+    pub columns: usize,
+    /// How many such matrices follow one another.
+    pub stack: usize,
+    /// `stack * rows` rows of whole blocks; may be kept and read in place.
+    pub bytes: SharedBytes,
+}
+
+/// Arguments of [`crate::Backend::embed`].
+#[derive(Clone, Copy, Debug)]
+pub struct Embed {
+    /// [vocabulary, d]
+    pub table: Matrix,
+    /// Copies of the row that are written.
+    pub streams: usize,
+    /// [n, streams, d]
+    pub out: Buffer,
+}
+
+/// Coefficients of a hyper-connection.
+#[derive(Clone, Copy, Debug)]
+pub struct HcWeights {
+    /// [(2 + streams) * streams, streams * d], or [streams, streams * d] for the head; a float format.
+    pub matrix: Matrix,
+    /// As many as the matrix has rows.
+    pub base: Buffer,
+    /// 3, or 1 for the head.
+    pub scale: Buffer,
+}
+
+/// Arguments of [`crate::Backend::hc_pre`] (spec 2.2; the norm of the sublayer included).
+#[derive(Clone, Copy, Debug)]
+pub struct HcPre {
+    /// [n, streams, d]
+    pub x: Buffer,
+    /// Streams.
+    pub streams: usize,
+    /// Mixing weights.
+    pub weights: HcWeights,
+    /// [d], attn_norm or ffn_norm
+    pub norm: Buffer,
+    /// Epsilon of both norms.
+    pub norm_eps: f32,
+    /// Epsilon of the coefficients.
+    pub hc_eps: f32,
+    /// Sinkhorn passes.
+    pub iterations: usize,
+    /// [n, d]: the normalised input of the sublayer
+    pub out: Buffer,
+    /// [n, streams]
+    pub post: Buffer,
+    /// [n, streams, streams]
+    pub comb: Buffer,
+}
+
+/// Arguments of [`crate::Backend::hc_post`]: `x_k = post_k * z + sum_j comb_jk * x_j`, in place.
+#[derive(Clone, Copy, Debug)]
+pub struct HcPost {
+    /// [n, d]
+    pub z: Buffer,
+    /// [n, streams, d]
+    pub x: Buffer,
+    /// Streams.
+    pub streams: usize,
+    /// [n, streams]
+    pub post: Buffer,
+    /// [n, streams, streams]
+    pub comb: Buffer,
+}
+
+/// Arguments of [`crate::Backend::hc_head`] (spec 2.3 and the norm after it). Works on `rows` leading rows.
+#[derive(Clone, Copy, Debug)]
+pub struct HcHead {
+    /// [rows, streams, d]
+    pub x: Buffer,
+    /// How many rows; not tied to the step, since only some rows need logits.
+    pub rows: usize,
+    /// Streams.
+    pub streams: usize,
+    /// Mixing weights.
+    pub weights: HcWeights,
+    /// [d]
+    pub norm: Buffer,
+    /// Epsilon of both norms.
+    pub norm_eps: f32,
+    /// Epsilon of the coefficients.
+    pub hc_eps: f32,
+    /// [rows, d]
+    pub out: Buffer,
+}
+
+/// Arguments of [`crate::Backend::rms_norm`].
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNorm {
+    /// [rows, width]
+    pub x: Buffer,
+    /// How many rows (n, or n * streams).
+    pub rows: usize,
+    /// [width]
+    pub weight: Buffer,
+    /// Epsilon.
+    pub eps: f32,
+    /// [rows, width]; may be `x`
+    pub out: Buffer,
+}
+
+/// Arguments of [`crate::Backend::project`].
+#[derive(Clone, Copy, Debug)]
+pub struct Project<'a> {
+    /// [rows, columns]; quantised once for all outputs
+    pub x: Buffer,
+    /// How many rows (n, n * streams, or those that need logits).
+    pub rows: usize,
+    /// Matrices with equal column counts, each with its output [rows, matrix.rows].
+    pub outputs: &'a [(Matrix, Buffer)],
+}
+
+/// Arguments of [`crate::Backend::project_grouped`]: group `g` of `matrix.rows / groups` output rows sees
+/// input columns `g * columns .. (g + 1) * columns`.
+#[derive(Clone, Copy, Debug)]
+pub struct ProjectGrouped {
+    /// [n, groups * matrix.columns]
+    pub x: Buffer,
+    /// [groups * out, columns]
+    pub matrix: Matrix,
+    /// Groups.
+    pub groups: usize,
+    /// [n, matrix.rows]
+    pub out: Buffer,
+}
+
+/// Arguments of [`crate::Backend::query_heads`] (spec 2.5 step 2).
+#[derive(Clone, Copy, Debug)]
+pub struct QueryHeads {
+    /// [n, heads, D], in place
+    pub q: Buffer,
+    /// Heads.
+    pub heads: usize,
+    /// Epsilon; `None` leaves out the norm (V4.1).
+    pub eps: Option<f32>,
+    /// Rotation.
+    pub rope: Rope,
+}
+
+/// Arguments of [`crate::Backend::kv_rows`] (spec 2.5 step 3).
+#[derive(Clone, Copy, Debug)]
+pub struct KvRows {
+    /// [n, D]
+    pub x: Buffer,
+    /// [D]
+    pub norm: Buffer,
+    /// Epsilon.
+    pub eps: f32,
+    /// Rotation.
+    pub rope: Rope,
+    /// FP8 round trip of the dims that are not rotated, in blocks of 64.
+    pub round_trip: bool,
+    /// [n, D], F32 or Bf16 as the session's rows are stored
+    pub out: Buffer,
+}
+
+/// What a compressor's rows are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowKind {
+    /// Keys and values: FP8 round trip of the unrotated dims if on.
+    Kv {
+        /// Whether the round trip is applied.
+        round_trip: bool,
+    },
+    /// Indexer keys: Hadamard always; FP4 when the output buffer holds [`crate::Element::Fp4Row`].
+    Index,
+}
+
+/// Per-session buffers of one compressor.
+#[derive(Clone, Copy, Debug)]
+pub struct CompressState {
+    /// [capacity, parts * width]: values by position; capacity = group span + [`crate::ROLLBACK_ROWS`]
+    pub values: Buffer,
+    /// [capacity, parts * width]: scores (position table already added)
+    pub scores: Buffer,
+    /// Ring slots of both.
+    pub capacity: usize,
+    /// Append-only rows, [rows, width] (F32 or Bf16) or [rows] (Fp4Row)
+    pub rows: Buffer,
+}
+
+/// Arguments of [`crate::Backend::compress`] (spec 2.6). Ratio 4 overlaps: `parts` = 2, else 1.
+#[derive(Clone, Copy, Debug)]
+pub struct Compress<'a> {
+    /// [n, parts * width]
+    pub values: Buffer,
+    /// [n, parts * width], without the position table
+    pub scores: Buffer,
+    /// [ratio, parts * width]
+    pub positions: Buffer,
+    /// [width]
+    pub norm: Buffer,
+    /// Epsilon.
+    pub eps: f32,
+    /// Rotation, at the position of a group's first token.
+    pub rope: Rope,
+    /// Tokens a row.
+    pub ratio: usize,
+    /// 2 where groups overlap (ratio 4), else 1.
+    pub parts: usize,
+    /// Width of a row.
+    pub width: usize,
+    /// What the rows are for.
+    pub kind: RowKind,
+    /// Per span.
+    pub states: &'a [CompressState],
+}
+
+/// Arguments of [`crate::Backend::index_select`] (spec 2.7). The choice of row `t` has
+/// `min(top_k, (t + 1) / ratio)` ascending entries.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexSelect<'a> {
+    /// [n, heads, width], not rotated yet; destroyed
+    pub q: Buffer,
+    /// [n, heads], the plain projection; scaled by (width * heads)^-0.5 inside
+    pub weights: Buffer,
+    /// Heads.
+    pub heads: usize,
+    /// Width of an indexer head.
+    pub width: usize,
+    /// Rotation.
+    pub rope: Rope,
+    /// Tokens a row.
+    pub ratio: usize,
+    /// Rows that are kept.
+    pub top_k: usize,
+    /// Per span: F32 rows [rows, width] (no rounding of queries) or Fp4Row (queries rounded too).
+    pub rows: &'a [Buffer],
+    /// [n, top_k], U32
+    pub out: Buffer,
+}
+
+/// Compressed rows that attention may read.
+#[derive(Clone, Copy, Debug)]
+pub struct CompressedRows<'a> {
+    /// Per span: [rows, D]
+    pub rows: &'a [Buffer],
+    /// Tokens a row.
+    pub ratio: usize,
+    /// The indexer's choice [n, top_k] with its top_k; `None`: all visible rows.
+    pub choice: Option<(Buffer, usize)>,
+}
+
+/// Arguments of [`crate::Backend::attend`] (spec 2.5 steps 6 to 8). Keys in order: compressed rows ascending,
+/// then window positions ascending.
+#[derive(Clone, Copy, Debug)]
+pub struct Attend<'a> {
+    /// [n, heads, D]
+    pub q: Buffer,
+    /// [n, D]: rows of this step
+    pub kv: Buffer,
+    /// [heads]
+    pub sinks: Buffer,
+    /// Heads.
+    pub heads: usize,
+    /// Rotation that is undone on the output.
+    pub rope: Rope,
+    /// Positions seen, the own one included.
+    pub window: usize,
+    /// Per span: ring [capacity, D] of earlier positions
+    pub rings: &'a [Buffer],
+    /// Ring slots.
+    pub capacity: usize,
+    /// Compressed rows, where the layer has any.
+    pub compressed: Option<CompressedRows<'a>>,
+    /// [n, heads, D]
+    pub out: Buffer,
+}
+
+/// Arguments of [`crate::Backend::store_window`].
+#[derive(Clone, Copy, Debug)]
+pub struct StoreWindow<'a> {
+    /// [n, D]
+    pub kv: Buffer,
+    /// Width D.
+    pub width: usize,
+    /// Per span: ring [capacity, D]
+    pub rings: &'a [Buffer],
+    /// Ring slots.
+    pub capacity: usize,
+}
+
+/// How experts are chosen.
+#[derive(Clone, Copy, Debug)]
+pub enum RouteBy {
+    /// The largest score plus bias [experts]; ties to the lower id.
+    Score {
+        /// Added for the choice only.
+        bias: Buffer,
+    },
+    /// A table [vocabulary, top_k] of ids (U32), looked up by the step's tokens.
+    Token {
+        /// The table.
+        table: Buffer,
+    },
+}
+
+/// Arguments of [`crate::Backend::route`] (spec 2.8 steps 1 to 3).
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// [n, experts]
+    pub logits: Buffer,
+    /// Experts.
+    pub experts: usize,
+    /// How they are chosen.
+    pub by: RouteBy,
+    /// Experts a row.
+    pub top_k: usize,
+    /// Factor on the normalised weights.
+    pub scale: f32,
+    /// [n, top_k], U32, ascending ids
+    pub ids: Buffer,
+    /// [n, top_k], in the order of `ids`
+    pub weights: Buffer,
+}
+
+/// Three matrices of a gated FFN.
+#[derive(Clone, Copy, Debug)]
+pub struct Ffn {
+    /// w1 [inner, d]
+    pub gate: Matrix,
+    /// w3 [inner, d]
+    pub up: Matrix,
+    /// w2 [d, inner]
+    pub down: Matrix,
+}
+
+/// Arguments of [`crate::Backend::experts`] (spec 2.8 steps 4 and 5).
+#[derive(Clone, Copy, Debug)]
+pub struct Experts {
+    /// [n, d]
+    pub x: Buffer,
+    /// Stacks of experts.
+    pub routed: Ffn,
+    /// The shared expert.
+    pub shared: Ffn,
+    /// [n, top_k], U32, ascending
+    pub ids: Buffer,
+    /// [n, top_k]
+    pub weights: Buffer,
+    /// Experts a row.
+    pub top_k: usize,
+    /// Clamp of gate (above) and up (both sides).
+    pub limit: f32,
+    /// [n, d]
+    pub out: Buffer,
+}
+
+/// Arguments of [`crate::Backend::add_to_streams`].
+#[derive(Clone, Copy, Debug)]
+pub struct AddToStreams {
+    /// [n, d]
+    pub row: Buffer,
+    /// [n, streams, d], in place
+    pub x: Buffer,
+    /// Streams.
+    pub streams: usize,
+}
+
+/// Arguments of [`crate::Backend::gather_rows`].
+#[derive(Clone, Copy, Debug)]
+pub struct GatherRows<'a> {
+    /// [_, width]
+    pub x: Buffer,
+    /// Width of a row.
+    pub width: usize,
+    /// Which rows.
+    pub rows: &'a [usize],
+    /// [rows.len(), width]
+    pub out: Buffer,
+}
