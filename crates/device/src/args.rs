@@ -414,6 +414,8 @@ pub struct GatherRows<'a> {
     pub width: usize,
     /// Which rows.
     pub rows: &'a [usize],
-    /// [rows.len(), width]
+    /// [_, width]: rows `at .. at + rows.len()` are written
     pub out: Buffer,
+    /// First row of `out` that is written.
+    pub at: usize,
 }
