@@ -1,0 +1,117 @@
+//! IQ2_XXS: 256 elements as 32 points of an 8-dimensional grid with signs; per 32 a 4-bit scale s;
+//! f16 d. Value = ((d * (0.5 + s)) * 0.25) * magnitude * sign.
+//!
+//! Magnitudes are 8, 25 and 43; signs are chosen freely for seven elements, the eighth makes the
+//! number of minus signs even. Dot, per super-block, I = sum (2 s + 1) sign magnitude x exact in
+//! i32: `acc = fma((d * 0.125) * d_x, I, acc)`.
+
+use crate::block::{Block, decode_blocks, dot_blocks};
+use crate::f16::f16_bytes_to_f32;
+use crate::format::{Activation, Dot, Format, FormatInfo};
+use crate::k_blocks::{SUPER, Unpacked};
+
+/// This format's row of the table.
+pub const INFO: FormatInfo = FormatInfo {
+    format: Format::Iq2Xxs,
+    name: "IQ2_XXS",
+    gguf_id: 16,
+    block_elements: SUPER,
+    block_bytes: size_of::<Iq2Xxs>(),
+    activation: Activation::Int8x256,
+    decode: |blocks, out| decode_blocks(blocks, out, Iq2Xxs::decode),
+    encode: None,
+    dot: Dot::Int(|weights, x| {
+        dot_blocks(weights, x, |block: &Iq2Xxs, x, d_x, acc| {
+            block
+                .unpack()
+                .dot_scaled(f16_bytes_to_f32(block.d) * 0.125, x, d_x, acc)
+        })
+    }),
+};
+
+/// The block as stored.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Iq2Xxs {
+    /// Scale of scales, f16.
+    pub d: [u8; 2],
+    /// Per 32 elements: four grid indices, then (little endian) four 7-bit sign indices and s.
+    pub groups: [[u8; 8]; 8],
+}
+const _: () = assert!(size_of::<Iq2Xxs>() == 66);
+// SAFETY: repr(C) of byte arrays only.
+unsafe impl Block for Iq2Xxs {}
+
+impl Iq2Xxs {
+    /// Signed magnitudes as codes, 2 s + 1 as scales.
+    fn unpack(&self) -> Unpacked<8> {
+        let (mut codes, mut scales) = ([0; SUPER], [0; 8]);
+        let eights = codes.as_chunks_mut::<8>().0.as_chunks_mut::<4>().0;
+        for ((group, eights), scale) in self.groups.iter().zip(eights).zip(&mut scales) {
+            let [points @ .., a, b, c, d] = *group;
+            let packed = u32::from_le_bytes([a, b, c, d]);
+            *scale = (2 * (d >> 4) + 1).cast_signed();
+            for (k, (codes, point)) in eights.iter_mut().zip(points).enumerate() {
+                let index = (packed >> (7 * k)) & 127;
+                let signs = index | ((index.count_ones() & 1) << 7);
+                for (j, code) in codes.iter_mut().enumerate() {
+                    let magnitude =
+                        MAGNITUDES[usize::from((GRID[usize::from(point)] >> (2 * j)) & 3)];
+                    *code = if (signs >> j) & 1 == 1 {
+                        -magnitude
+                    } else {
+                        magnitude
+                    };
+                }
+            }
+        }
+        Unpacked {
+            codes,
+            scales,
+            minimums: [0; 8],
+        }
+    }
+
+    fn decode(&self, out: &mut [f32; SUPER]) {
+        let d = f16_bytes_to_f32(self.d);
+        let Unpacked { codes, scales, .. } = self.unpack();
+        for ((out, codes), scale) in out.chunks_mut(32).zip(codes.chunks(32)).zip(scales) {
+            // 0.5 + s is half of the integer 2 s + 1: exact.
+            let scale = d * (f32::from(scale) * 0.5) * 0.25;
+            for (out, &code) in out.iter_mut().zip(codes) {
+                *out = scale * f32::from(code);
+            }
+        }
+    }
+}
+
+/// What the two-bit coordinates of a grid point stand for.
+pub const MAGNITUDES: [i8; 4] = [8, 25, 43, 0];
+
+/// The grid: coordinate j of a point is at bits 2 j, an index into [`MAGNITUDES`] (never 3). The
+/// points are part of the file format.
+#[rustfmt::skip]
+pub const GRID: [u16; 256] = [
+    0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041,
+    0x0044, 0x0050, 0x0058, 0x0061, 0x0064, 0x0080, 0x0082, 0x008a, 0x00a2, 0x0101, 0x0104, 0x0110,
+    0x0115, 0x0140, 0x0184, 0x0198, 0x0200, 0x0202, 0x0222, 0x0282, 0x0401, 0x0404, 0x0410, 0x0421,
+    0x0424, 0x0440, 0x0442, 0x0448, 0x0460, 0x0481, 0x0484, 0x0490, 0x04a4, 0x0500, 0x0502, 0x0508,
+    0x0520, 0x0546, 0x0569, 0x0580, 0x0591, 0x0609, 0x0610, 0x0640, 0x0684, 0x06a4, 0x0800, 0x0805,
+    0x0808, 0x0814, 0x0828, 0x0841, 0x0844, 0x0850, 0x0852, 0x0888, 0x0904, 0x0940, 0x0a02, 0x0a14,
+    0x1001, 0x1004, 0x1010, 0x1021, 0x1040, 0x1060, 0x1084, 0x1090, 0x1095, 0x1100, 0x1108, 0x1120,
+    0x1150, 0x115a, 0x1180, 0x1224, 0x1245, 0x1400, 0x1408, 0x1420, 0x1425, 0x1449, 0x1480, 0x1518,
+    0x1562, 0x1600, 0x1616, 0x1801, 0x1804, 0x1810, 0x1840, 0x1881, 0x1900, 0x1905, 0x19a0, 0x1a51,
+    0x2000, 0x2002, 0x200a, 0x2044, 0x2061, 0x2080, 0x2082, 0x2129, 0x2148, 0x2200, 0x2202, 0x2401,
+    0x2404, 0x2410, 0x2440, 0x2456, 0x2500, 0x2541, 0x2564, 0x2690, 0x2808, 0x2820, 0x2894, 0x2a44,
+    0x4001, 0x4004, 0x4010, 0x4018, 0x4021, 0x4024, 0x4040, 0x4048, 0x4056, 0x4060, 0x4081, 0x4084,
+    0x4090, 0x4100, 0x4120, 0x4161, 0x4180, 0x4185, 0x4201, 0x4210, 0x4248, 0x4256, 0x4268, 0x4400,
+    0x4408, 0x4420, 0x4480, 0x4499, 0x4512, 0x4524, 0x4600, 0x4801, 0x4804, 0x4810, 0x4840, 0x4845,
+    0x4900, 0x4958, 0x4961, 0x4982, 0x4a45, 0x4a90, 0x5000, 0x5008, 0x5011, 0x5019, 0x5020, 0x5080,
+    0x5088, 0x5104, 0x5142, 0x51a4, 0x5291, 0x5490, 0x5492, 0x550a, 0x5601, 0x5654, 0x5800, 0x5811,
+    0x5819, 0x5864, 0x5940, 0x5a08, 0x6004, 0x6010, 0x6040, 0x6068, 0x6100, 0x6155, 0x6218, 0x6260,
+    0x6400, 0x6405, 0x6510, 0x6512, 0x6584, 0x6842, 0x8000, 0x8002, 0x800a, 0x8041, 0x8082, 0x8104,
+    0x8118, 0x8140, 0x8211, 0x8401, 0x8404, 0x8410, 0x8415, 0x8440, 0x8460, 0x8500, 0x8546, 0x8594,
+    0x8609, 0x8640, 0x8660, 0x8802, 0x8904, 0x8a11, 0x9004, 0x9010, 0x9024, 0x9040, 0x90a1, 0x9116,
+    0x9180, 0x9245, 0x9400, 0x9422, 0x9444, 0x9551, 0x9881, 0x9920, 0xa002, 0xa050, 0xa085, 0xa109,
+    0xa200, 0xa418, 0xa850, 0xa904,
+];

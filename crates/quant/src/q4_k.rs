@@ -1,0 +1,68 @@
+//! Q4_K: 256 four-bit codes; per 32 a 6-bit scale and a 6-bit minimum; f16 d and dmin.
+//! Value = (d * scale) * q - (dmin * minimum).
+//!
+//! Dot, per super-block, I = sum scale q x and J = sum minimum x exact in i32:
+//! `acc = fma(d_x, fma(d, I, -(dmin * J)), acc)`.
+
+use crate::block::{Block, decode_blocks, dot_blocks};
+use crate::f16::f16_bytes_to_f32;
+use crate::format::{Activation, Dot, Format, FormatInfo};
+use crate::k_blocks::{SUPER, Unpacked, unpack_scales6};
+
+/// This format's row of the table.
+pub const INFO: FormatInfo = FormatInfo {
+    format: Format::Q4K,
+    name: "Q4_K",
+    gguf_id: 12,
+    block_elements: SUPER,
+    block_bytes: size_of::<Q4K>(),
+    activation: Activation::Int8x256,
+    decode: |blocks, out| {
+        decode_blocks(blocks, out, |block: &Q4K, out| {
+            let [d, dmin] = block.d();
+            block.unpack().decode_affine(d, dmin, out);
+        });
+    },
+    encode: None,
+    dot: Dot::Int(|weights, x| {
+        dot_blocks(weights, x, |block: &Q4K, x, d_x, acc| {
+            let [d, dmin] = block.d();
+            block.unpack().dot_affine(d, dmin, x, d_x, acc)
+        })
+    }),
+};
+
+/// The block as stored.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Q4K {
+    /// Scale of scales, f16.
+    pub d: [u8; 2],
+    /// Scale of minimums, f16.
+    pub dmin: [u8; 2],
+    /// Eight 6-bit scales and minimums, packed as `k_blocks::unpack_scales6` says.
+    pub scales: [u8; 12],
+    /// Codes: byte l of quarter c (32 bytes each) holds element 64 c + l in its low nibble and
+    /// 64 c + 32 + l in its high one.
+    pub qs: [u8; 128],
+}
+const _: () = assert!(size_of::<Q4K>() == 144);
+// SAFETY: repr(C) of byte arrays only.
+unsafe impl Block for Q4K {}
+
+impl Q4K {
+    /// d and dmin.
+    fn d(&self) -> [f32; 2] {
+        [self.d, self.dmin].map(f16_bytes_to_f32)
+    }
+
+    fn unpack(&self) -> Unpacked<8> {
+        let code = |i: usize| (self.qs[i / 64 * 32 + i % 32] >> (4 * (i % 64 / 32))) & 15;
+        let (scales, minimums) = unpack_scales6(&self.scales);
+        Unpacked {
+            codes: std::array::from_fn(|i| code(i).cast_signed()),
+            scales,
+            minimums,
+        }
+    }
+}
