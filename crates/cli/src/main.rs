@@ -1,2 +1,78 @@
-//! The ironstar binary.
-fn main() {}
+//! The `ironstar` binary: reads the command line, runs one command, turns failures into exit codes.
+//!
+//! Start at [`flags`] for what can be asked, then `commands/NAME.rs` for what is done.
+
+mod commands;
+mod eval_cases;
+mod failure;
+mod flags;
+mod loading;
+mod logprobs_file;
+mod progress;
+
+use clap::{CommandFactory, Parser};
+use failure::{Blame, Failure};
+use flags::{Cli, Command};
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output with exit code 0, mistakes to standard error with 2.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if failure.blame != Blame::Reader {
+                let _ = writeln!(std::io::stderr(), "ironstar: {failure}");
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command.unwrap_or_else(|| Command::Run(Box::new(cli.run))) {
+        Command::Run(flags) => commands::run::run(&flags),
+        Command::Inspect(flags) => commands::inspect::run(&flags),
+        Command::Tokens(flags) => commands::tokens::run(&flags),
+        Command::Quantize(flags) => commands::quantize::run(&flags),
+        Command::Perplexity(flags) => commands::perplexity::run(&flags),
+        Command::Eval(flags) => commands::eval::run(&flags),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "ironstar", &mut script);
+            print(&script)
+        }
+        Command::Man => {
+            let mut page = Vec::new();
+            man_page(&mut page).map_err(|error| Failure::output(&error))?;
+            print(&page)
+        }
+    }
+}
+
+/// The overview, then a section for each command.
+fn man_page(out: &mut Vec<u8>) -> std::io::Result<()> {
+    let command = Cli::command();
+    clap_mangen::Man::new(command.clone()).render(out)?;
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        let name = format!("ironstar-{}", sub.get_name());
+        let page = clap_mangen::Man::new(sub.clone().name(name));
+        page.render_synopsis_section(out)?;
+        page.render_description_section(out)?;
+        page.render_options_section(out)?;
+    }
+    Ok(())
+}
+
+/// Writes to standard output; a reader that left is no fault.
+pub fn print(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| Failure::output(&error))
+}

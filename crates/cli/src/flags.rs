@@ -1,0 +1,382 @@
+//! The command line: one table of commands and flags. Help, the manual page, shell completions and
+//! `docs/cli.md` are generated from it, so a flag that is not here does not exist.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Runs large open-weight models on hardware that people own.
+///
+/// Without a command it is `run`; without a model it is the small bundled one.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ironstar",
+    version,
+    args_conflicts_with_subcommands = true,
+    max_term_width = 100,
+    after_help = "Exit status: 0 on success, 2 if the command line or an input is wrong, 1 otherwise."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags of `run`, when no command is named.
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer a prompt, or chat when none is given
+    Run(Box<Run>),
+    /// Show a model file's shape, tensors and memory plan
+    Inspect(Inspect),
+    /// Show how text becomes tokens, and back
+    Tokens(Tokens),
+    /// Make a GGUF file from published weights or another GGUF
+    Quantize(Quantize),
+    /// Measure how well a model predicts a text
+    Perplexity(Perplexity),
+    /// Score a model on a file of cases
+    Eval(Eval),
+    /// Print a shell's completion script
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, in roff
+    Man,
+}
+
+/// `run`
+///
+/// The answer goes to standard output, everything else to standard error. With no prompt on the command
+/// line, in a file or on standard input it opens a chat: Ctrl-C stops an answer, Ctrl-D leaves, /help lists
+/// what can be typed.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// What is asked.
+    #[command(flatten)]
+    pub prompt: Prompt,
+    /// How tokens are drawn.
+    #[command(flatten)]
+    pub sampling: Sampling,
+    /// Which model, on what.
+    #[command(flatten)]
+    pub model: Model,
+    /// One JSON object on standard output instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is asked.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Prompt")]
+pub struct Prompt {
+    /// The prompt
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "prompt_file")]
+    pub prompt: Option<String>,
+    /// The prompt from a file ('-' is standard input)
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+    /// A system text before the prompt
+    #[arg(short, long, visible_alias = "sys", value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Take the prompt as it is: no chat markers added, and markers written in it are control tokens
+    #[arg(long, alias = "raw-prompt", conflicts_with_all = ["system", "think", "effort"])]
+    pub raw: bool,
+    /// Let the model reason before it answers
+    #[arg(long)]
+    pub think: bool,
+    /// Answer directly (the default)
+    #[arg(long, alias = "nothink", conflicts_with_all = ["think", "effort"])]
+    pub no_think: bool,
+    /// How hard to think; implies --think
+    #[arg(long, value_name = "LEVEL")]
+    pub effort: Option<Effort>,
+    /// Stop after N tokens (default: at the context's end)
+    #[arg(short = 'n', long, value_name = "N")]
+    pub tokens: Option<usize>,
+}
+
+/// How hard to think.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Effort {
+    /// A little.
+    Low,
+    /// Much.
+    High,
+    /// As much as the model can.
+    Max,
+}
+
+/// How tokens are drawn.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Sampling")]
+pub struct Sampling {
+    /// Temperature; 0 is greedy (default: what the model file recommends, else 1)
+    #[arg(long, value_name = "F")]
+    pub temp: Option<f64>,
+    /// Keep the N likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub top_k: usize,
+    /// Keep the likeliest tokens that together reach F
+    #[arg(long, value_name = "F", default_value_t = 1.0)]
+    pub top_p: f64,
+    /// Drop tokens less likely than F times the likeliest
+    #[arg(long, value_name = "F", default_value_t = 0.05)]
+    pub min_p: f64,
+    /// Seed of the draws: the same seed gives the same answer (default: drawn, and shown at the end)
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Show each token's log probability and its N likeliest alternatives
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=128))]
+    pub logprobs: Option<u8>,
+}
+
+/// Which model, on what, how.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Model")]
+pub struct Model {
+    /// The model (default: the bundled nano model)
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// The next-token block (default: MODEL-mtp.gguf beside the model, if it is there)
+    #[arg(long, value_name = "FILE")]
+    pub mtp_model: Option<PathBuf>,
+    /// Where to run
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub backend: BackendName,
+    /// Processor threads (default: all cores)
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Instruction set (default: the best that is there); the answer does not depend on it
+    #[arg(long, value_name = "NAME")]
+    pub isa: Option<IsaName>,
+    /// How matrices are multiplied
+    #[arg(long, value_name = "NAME", default_value = "quantized")]
+    pub numerics: Numerics,
+    /// Tokens a session can hold
+    #[arg(short, long, value_name = "N", default_value_t = 8192)]
+    pub ctx: usize,
+    /// Rows a prefill step; the answer does not depend on it
+    #[arg(long, value_name = "N", default_value_t = 512,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=8192))]
+    pub prefill_chunk: usize,
+    /// Draft tokens ahead and verify them; the answer does not depend on it
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub speculate: Speculate,
+    /// Diagnosis: 'steps' prints the time and checksum of each block. May be repeated
+    #[arg(long, value_name = "KEY")]
+    pub debug: Vec<DebugKey>,
+}
+
+/// Backends by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BackendName {
+    /// The best that is there.
+    Auto,
+    /// The processor.
+    Cpu,
+}
+
+/// Instruction sets by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IsaName {
+    /// Plain code.
+    Scalar,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 with VNNI.
+    Avx512,
+}
+
+/// How matrices are multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Numerics {
+    /// Integer products of quantised activations.
+    Quantized,
+    /// Products of the decoded weights in f32; for checking.
+    Float,
+    /// Float, and no FP8 or FP4 round trips of the state; for checking.
+    Exact,
+}
+
+/// Where drafts come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Speculate {
+    /// The next-token block if there is one.
+    Auto,
+    /// No drafts.
+    Off,
+    /// The next-token block.
+    Mtp,
+    /// Repeats found in the session's own text.
+    Lookup,
+}
+
+/// Keys of `--debug`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DebugKey {
+    /// Time and checksum of each block of the forward pass.
+    Steps,
+}
+
+/// `inspect`
+///
+/// Reads only the header: it answers at once, whatever the size of the file.
+#[derive(Args, Debug)]
+pub struct Inspect {
+    /// The model (default: the bundled nano model)
+    pub model: Option<PathBuf>,
+    /// Tokens a session shall hold, for the memory plan
+    #[arg(short, long, value_name = "N", default_value_t = 8192)]
+    pub ctx: usize,
+    /// List every tensor
+    #[arg(long)]
+    pub tensors: bool,
+    /// List every metadata key
+    #[arg(long)]
+    pub metadata: bool,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tokens`
+///
+/// Plain text never becomes a control token; with --raw the markers written in it do.
+#[derive(Args, Debug)]
+pub struct Tokens {
+    /// The text, or ids with --decode (default: standard input)
+    pub text: Option<String>,
+    /// The text from a file
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    pub prompt_file: Option<PathBuf>,
+    /// Markers written in the text become control tokens
+    #[arg(long)]
+    pub raw: bool,
+    /// Render the text as a user's turn first
+    #[arg(long, conflicts_with = "raw")]
+    pub chat: bool,
+    /// The input is token ids; show their text
+    #[arg(long, conflicts_with_all = ["raw", "chat"])]
+    pub decode: bool,
+    /// The model whose tokenizer is used (default: the bundled nano model)
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `quantize`
+///
+/// OUTPUT appears only when it is complete; a run that was stopped goes on where it was. A next-token block
+/// goes to a second file, OUTPUT-mtp.gguf, where the engine looks for it.
+#[derive(Args, Debug)]
+pub struct Quantize {
+    /// A folder of safetensors with config.json and tokenizer.json, or a GGUF file
+    pub input: PathBuf,
+    /// The file to make
+    pub output: PathBuf,
+    /// Formats by tensor class
+    #[arg(long, value_name = "NAME", default_value = "mxfp4")]
+    pub mix: Mix,
+    /// A format for a class (experts, gate, up, down, attention, shared, embedding, output, indexer,
+    /// compressor, router, mhc) or for tensors whose name starts with WHICH. May be repeated; the last that
+    /// fits wins
+    #[arg(long, value_name = "WHICH=TYPE")]
+    pub tensor_type: Vec<String>,
+    /// The model's name in the file (default: the input's)
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
+    /// tokenizer.json (default: the one beside the weights)
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// Temperature that the file recommends
+    #[arg(long, value_name = "F")]
+    pub default_temp: Option<f32>,
+    /// Processor threads (default: all cores)
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Replace OUTPUT if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// Show the plan and sizes; write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Named choices of formats by tensor class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mix {
+    /// Experts MXFP4 (lossless from published FP4), dense matrices Q8_0.
+    Mxfp4,
+    /// Experts Q2_K, dense matrices Q8_0.
+    Q2,
+    /// Experts Q4_K, dense matrices Q8_0.
+    Q4,
+    /// Experts Q6_K, dense matrices Q8_0.
+    Q6,
+    /// Everything large Q8_0.
+    Q8,
+    /// Everything large BF16.
+    Bf16,
+    /// Everything large F32.
+    F32,
+}
+
+/// `perplexity`
+///
+/// Each line of ids, or each window of a text, starts from an empty session. Saved log probabilities of one
+/// run are the baseline of another's KL divergence.
+#[derive(Args, Debug)]
+pub struct Perplexity {
+    /// A text, or with --ids lines of token ids
+    pub file: PathBuf,
+    /// FILE holds token ids, one sequence a line
+    #[arg(long)]
+    pub ids: bool,
+    /// Tokens a window of text
+    #[arg(long, value_name = "N", default_value_t = 2048,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..=1_048_576))]
+    pub window: usize,
+    /// Write every position's log probabilities: 4 bytes a vocabulary entry a position
+    #[arg(long, value_name = "FILE")]
+    pub save_logits: Option<PathBuf>,
+    /// Compare with saved log probabilities
+    #[arg(long, value_name = "FILE")]
+    pub kl_against: Option<PathBuf>,
+    /// Which model, on what.
+    #[command(flatten)]
+    pub model: Model,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `eval`
+///
+/// Cases of three forms: spans of a token sequence that must be predicted, a prompt with the answer that
+/// must be given, a prompt with the tool call that must be made (docs/testing.md).
+#[derive(Args, Debug)]
+pub struct Eval {
+    /// The cases
+    pub file: PathBuf,
+    /// At most N cases of each kind
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Only kinds that start with NAME
+    #[arg(long, value_name = "NAME")]
+    pub kind: Option<String>,
+    /// Which model, on what.
+    #[command(flatten)]
+    pub model: Model,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
