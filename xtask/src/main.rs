@@ -1,2 +1,62 @@
-//! Developer commands: ci, tidy, fuzz, golden.
-fn main() {}
+//! Developer commands, run as `cargo xtask NAME`.
+//!
+//! It knows the tree, cargo and git, and nothing of models: it must build in seconds and link no
+//! crate of the product. Start reading at [`run`]; `tidy/mod.rs` lists the rules of the house.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool"
+)]
+
+mod ci;
+mod fuzz;
+mod tidy;
+
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask ci [--only STEP] [--list]
+    Everything a change must pass, in order; stops at the first step that fails.
+cargo xtask tidy [--root DIR]
+    The rules of the house that no compiler checks. Exceptions: xtask/tidy-exceptions.txt.
+cargo xtask fuzz [--target NAME] [--seconds N] [--seed N] [--list]
+    Mutated inputs for every parser of outside bytes; docs/testing.md says more.";
+
+fn main() -> ExitCode {
+    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let root = project_root()?;
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["ci"] => ci::run(&root, None),
+        ["ci", "--list"] => ci::list(),
+        ["ci", "--only", step] => ci::run(&root, Some(step)),
+        ["tidy"] => tidy::run(&root),
+        ["tidy", "--root", folder] => tidy::run(&PathBuf::from(folder)),
+        ["fuzz", rest @ ..] => fuzz::run(&root, rest),
+        [] | ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            Ok(())
+        }
+        other => bail!("`{}` is not a command; these are:\n{HELP}", other.join(" ")),
+    }
+}
+
+/// The folder above xtask's own, so that the commands work from anywhere in the tree.
+fn project_root() -> Result<PathBuf> {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    Ok(here
+        .parent()
+        .context("xtask lies in a folder of the project")?
+        .to_path_buf())
+}

@@ -1,0 +1,1 @@
+pub fn nobody_calls_me() {}

@@ -1,0 +1,1 @@
+pub const INFO: u32 = 2;
