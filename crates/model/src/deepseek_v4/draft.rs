@@ -1,0 +1,143 @@
+//! The draft block, MTP (spec 4.1): from the backbone's streams at position t and token t + 1 it guesses
+//! token t + 2.
+//!
+//! It is one block with a window ring of its own. A row of that ring depends on nothing but its pair
+//! (streams at t, token t + 1), so every step of the backbone feeds the ring with the pairs it completes:
+//! the streams of its rows shifted by one, the first taken from what the session kept of the last step.
+//! The ring is then complete however positions were cut into steps, and lies one position behind.
+
+use super::forward::{Pass, Run};
+use super::load::{Drafter, Weights};
+use super::state::{STREAM_SLOTS, State};
+use crate::{Error, Logits, LogitsFor};
+use ironstar_device::{AddToStreams, Buffer, Embed, GatherRows, Span, Step, StoreWindow};
+
+/// A step of the draft block and the rows of the backbone's step that it belongs to.
+struct Feed {
+    step: Step,
+    /// Row of the backbone's step, for each row.
+    rows: Vec<usize>,
+    /// Which span of the backbone's step, for each span.
+    spans: Vec<usize>,
+}
+
+impl Feed {
+    /// The pairs that a step completes: all rows, apart from those of position 0.
+    fn new(step: &Step) -> Feed {
+        let mut feed = Feed { step: Step::default(), rows: Vec::new(), spans: Vec::new() };
+        for (index, span) in step.spans.iter().enumerate() {
+            let rows = span.rows.start + usize::from(span.position == 0)..span.rows.end;
+            if rows.is_empty() {
+                continue;
+            }
+            let start = feed.rows.len();
+            feed.step.tokens.extend_from_slice(&step.tokens[rows.clone()]);
+            feed.rows.extend(rows);
+            let position = span.position.saturating_sub(1);
+            feed.step.spans.push(Span { rows: start..feed.rows.len(), position });
+            feed.spans.push(index);
+        }
+        feed
+    }
+}
+
+fn draft_run(pass: &Pass<'_>, x: Buffer, rings: Vec<Buffer>, store: bool) -> Run {
+    Run {
+        layer: pass.shape.layers,
+        ratio: 0,
+        swiglu_limit: pass.shape.draft_swiglu_limit(),
+        x,
+        rings,
+        compressors: Vec::new(),
+        indexes: Vec::new(),
+        store,
+    }
+}
+
+/// After the last layer: keeps the streams, completes the draft rings, and gives the draft logits that are
+/// wanted. Rows are those of the backbone's step.
+pub(super) fn feed(
+    pass: &mut Pass<'_>,
+    weights: &Weights,
+    drafter: &Drafter,
+    step: &Step,
+    states: &[&mut State],
+    wanted: LogitsFor<'_>,
+) -> Result<Logits, Error> {
+    let width = pass.shape.streams * pass.shape.width;
+    let (x, scratch) = (pass.scratch.x, pass.scratch.draft.expect("made with the drafter"));
+    let draft = |span: usize| states[span].draft.as_ref().expect("made with the drafter");
+    let feed = Feed::new(step);
+    for (span, &index) in feed.step.spans.iter().zip(&feed.spans) {
+        let (mut at, out) = (span.rows.start, scratch.before);
+        if feed.rows[at] == step.spans[index].rows.start {
+            let (x, slot) = (draft(index).streams, [span.position % STREAM_SLOTS]);
+            pass.backend.gather_rows(&GatherRows { x, width, rows: &slot, out, at })?;
+            at += 1;
+        }
+        let rows: Vec<usize> = feed.rows[at..span.rows.end].iter().map(|row| row - 1).collect();
+        if !rows.is_empty() {
+            pass.backend.gather_rows(&GatherRows { x, width, rows: &rows, out, at })?;
+        }
+    }
+    let kept: Vec<Buffer> = (0..step.spans.len()).map(|span| draft(span).streams).collect();
+    let store = StoreWindow { kv: x, width, rings: &kept, capacity: STREAM_SLOTS };
+    pass.backend.store_window(&store)?;
+    if feed.rows.is_empty() {
+        return Ok(Logits { vocabulary: pass.shape.vocabulary, ..Logits::default() });
+    }
+
+    let wanted = super::rows_of(wanted, step)?;
+    let rings = feed.spans.iter().map(|&index| draft(index).ring).collect();
+    pass.backend.begin(&feed.step)?;
+    pass.rows = feed.rows.len();
+    enter(pass, weights, drafter)?;
+    let run = draft_run(pass, scratch.x, rings, true);
+    if wanted.is_empty() {
+        pass.kv_only(&drafter.block, &run)?;
+        return Ok(Logits { vocabulary: pass.shape.vocabulary, ..Logits::default() });
+    }
+    pass.block(&drafter.block, &run)?;
+    let place = |row: &usize| feed.rows.binary_search(row).ok();
+    let inner = wanted.iter().filter_map(place).collect();
+    let mut logits = pass.logits(scratch.x, inner, &drafter.head, weights.output)?;
+    logits.rows = wanted.into_iter().filter(|row| place(row).is_some()).collect();
+    Ok(logits)
+}
+
+/// One guess: logits of the token after `next_token`, which follows the state's last position.
+pub(super) fn guess(
+    pass: &mut Pass<'_>,
+    weights: &Weights,
+    drafter: &Drafter,
+    state: &State,
+    next_token: u32,
+) -> Result<Logits, Error> {
+    let width = pass.shape.streams * pass.shape.width;
+    let scratch = pass.scratch.draft.expect("made with the drafter");
+    let draft = state.draft.as_ref().expect("made with the drafter");
+    let Some(last) = state.position().checked_sub(1) else {
+        return Err(Error::Draft("no token was evaluated yet"));
+    };
+    let (rows, out) = ([last % STREAM_SLOTS], scratch.before);
+    pass.backend.gather_rows(&GatherRows { x: draft.streams, width, rows: &rows, out, at: 0 })?;
+    pass.backend.begin(&Step::single(&[next_token], last))?;
+    pass.rows = 1;
+    enter(pass, weights, drafter)?;
+    let run = draft_run(pass, scratch.x, vec![draft.ring], false);
+    pass.block(&drafter.block, &run)?;
+    pass.logits(scratch.x, vec![0], &drafter.head, weights.output)
+}
+
+/// Joins the streams in `before` with the embeddings of the step's tokens.
+fn enter(pass: &mut Pass<'_>, weights: &Weights, drafter: &Drafter) -> Result<(), Error> {
+    let s = pass.scratch.draft.expect("made with the drafter");
+    let (rows, streams) = (pass.rows, pass.shape.streams);
+    pass.norm(s.before, rows * streams, drafter.stream_norm)?;
+    pass.project(s.before, rows * streams, &[(drafter.stream_projection, s.x)])?;
+    pass.backend.embed(&Embed { table: weights.embedding, streams: 1, out: s.embedded })?;
+    pass.norm(s.embedded, rows, drafter.embedding_norm)?;
+    pass.project(s.embedded, rows, &[(drafter.embedding_projection, s.projected)])?;
+    pass.backend.add_to_streams(&AddToStreams { row: s.projected, x: s.x, streams })?;
+    Ok(())
+}

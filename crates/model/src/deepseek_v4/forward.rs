@@ -1,0 +1,355 @@
+//! The forward pass in the paper's order, one function a block (spec 2). All work goes to the backend on
+//! the rows of the current step.
+
+use super::load::{Block, Compressor, Head};
+use super::scratch::{LOGIT_ROWS, Scratch};
+use super::shape::Shape;
+use super::state::{LayerState, window_slots};
+use super::weights::parts;
+use crate::{At, Error, Logits, Observer, What};
+use ironstar_device::{
+    Attend, Backend, Buffer, Compress, CompressState, CompressedRows, Experts, GatherRows, HcHead, HcPost, HcPre,
+    HcWeights, IndexSelect, KvRows, Matrix, Project, ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, RowKind,
+    StoreWindow,
+};
+
+/// What the functions of a pass share.
+pub(super) struct Pass<'a> {
+    pub backend: &'a mut dyn Backend,
+    pub shape: &'a Shape,
+    pub round_trips: bool,
+    pub ropes: Ropes,
+    pub scratch: Scratch,
+    /// Rows of the step.
+    pub rows: usize,
+    pub observer: Option<&'a mut dyn Observer>,
+}
+
+/// The two rotary tables.
+#[derive(Clone, Copy)]
+pub(super) struct Ropes {
+    pub plain: Rope,
+    pub yarn: Rope,
+}
+
+/// What tells one block of a pass from another, besides its weights.
+pub(super) struct Run {
+    pub layer: usize,
+    /// 0, 4 or 128
+    pub ratio: usize,
+    pub swiglu_limit: f32,
+    /// [n, streams, d], in place
+    pub x: Buffer,
+    /// Per span.
+    pub rings: Vec<Buffer>,
+    pub compressors: Vec<CompressState>,
+    pub indexes: Vec<CompressState>,
+    /// Whether the rows of this step go into the window ring.
+    pub store: bool,
+}
+
+impl Run {
+    /// A layer of the backbone on the states of a step's spans.
+    pub fn layer<'s>(
+        pass: &Pass<'_>,
+        layer: usize,
+        states: impl Iterator<Item = &'s LayerState> + Clone,
+    ) -> Run {
+        Run {
+            layer,
+            ratio: pass.shape.ratios[layer],
+            swiglu_limit: pass.shape.swiglu_limits[layer],
+            x: pass.scratch.x,
+            rings: states.clone().map(|s| s.ring).collect(),
+            compressors: states.clone().filter_map(|s| s.compressor).collect(),
+            indexes: states.filter_map(|s| s.index).collect(),
+            store: true,
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// One layer: attention, then FFN, each between a mix of the streams and a spread over them.
+    pub fn block(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
+        let at = |what| At { layer: run.layer, what };
+        let (shape, s) = (self.shape, self.scratch);
+        self.observe(at(What::LayerIn), run.x, shape.streams * shape.width)?;
+
+        self.mix(run.x, weights.hc_attn, weights.attn_norm)?;
+        self.attention(weights, run)?;
+        self.observe(at(What::AttentionOut), s.z, shape.width)?;
+        self.spread(run.x)?;
+
+        self.mix(run.x, weights.hc_ffn, weights.ffn_norm)?;
+        self.ffn(weights, run)?;
+        self.observe(at(What::FfnOut), s.z, shape.width)?;
+        self.spread(run.x)
+    }
+
+    /// Streams to the normalised input `y` of a sublayer.
+    fn mix(&mut self, x: Buffer, weights: HcWeights, norm: Buffer) -> Result<(), Error> {
+        let (shape, s) = (self.shape, self.scratch);
+        self.backend.hc_pre(&HcPre {
+            x,
+            streams: shape.streams,
+            weights,
+            norm,
+            norm_eps: shape.norm_eps,
+            hc_eps: shape.hc_eps,
+            iterations: shape.sinkhorn_iterations,
+            out: s.y,
+            post: s.post,
+            comb: s.comb,
+        })?;
+        Ok(())
+    }
+
+    /// Output `z` of a sublayer back to the streams.
+    fn spread(&mut self, x: Buffer) -> Result<(), Error> {
+        let (s, streams) = (self.scratch, self.shape.streams);
+        self.backend.hc_post(&HcPost { z: s.z, x, streams, post: s.post, comb: s.comb })?;
+        Ok(())
+    }
+
+    /// `y` to `z`: window, compressed rows and sinks (spec 2.5).
+    fn attention(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
+        let (shape, s) = (self.shape, self.scratch);
+        let rope = if run.ratio == 0 { self.ropes.plain } else { self.ropes.yarn };
+        self.attention_inputs(weights)?;
+        let (heads, eps) = (shape.heads, Some(shape.norm_eps));
+        self.backend.query_heads(&QueryHeads { q: s.q, heads, eps, rope })?;
+        self.kv_rows(weights, rope)?;
+        if let Some(compressor) = &weights.compressor {
+            let kind = RowKind::Kv { round_trip: self.round_trips };
+            self.compress(compressor, run, kind, rope)?;
+        }
+        if let Some(indexer) = &weights.indexer {
+            self.compress(&indexer.compressor, run, RowKind::Index, rope)?;
+            self.choose_rows(run, rope)?;
+        }
+        let rows: Vec<Buffer> = run.compressors.iter().map(|c| c.rows).collect();
+        let choice = weights.indexer.as_ref().map(|_| (s.choice, shape.index_top_k));
+        self.backend.attend(&Attend {
+            q: s.q,
+            kv: s.kv,
+            sinks: weights.sinks,
+            heads,
+            rope,
+            window: shape.window,
+            rings: &run.rings,
+            capacity: window_slots(shape),
+            compressed: weights.compressor.is_some().then_some(CompressedRows {
+                rows: &rows,
+                ratio: run.ratio,
+                choice,
+            }),
+            out: s.attended,
+        })?;
+        if run.store {
+            self.store_window(&run.rings)?;
+        }
+        let groups = shape.output_groups;
+        let matrix = weights.output_a;
+        self.backend.project_grouped(&ProjectGrouped {
+            x: s.attended,
+            matrix,
+            groups,
+            out: s.output_a,
+        })?;
+        self.project(s.output_a, self.rows, &[(weights.output_b, s.z)])
+    }
+
+    /// All products of attention's input, and of the query's low rank.
+    fn attention_inputs(&mut self, weights: &Block) -> Result<(), Error> {
+        let (shape, s) = (self.shape, self.scratch);
+        let mut from_y = vec![(weights.q_a, s.q_a), (weights.kv, s.kv_plain)];
+        let mut from_q = vec![(weights.q_b, s.q)];
+        if let Some(c) = &weights.compressor {
+            from_y.extend([(c.values, s.values), (c.scores, s.scores)]);
+        }
+        if let Some(i) = &weights.indexer {
+            let c = &i.compressor;
+            from_y.extend([(c.values, s.index_values), (c.scores, s.index_scores)]);
+            from_y.push((i.weights, s.index_weights));
+            from_q.push((i.query, s.index_q));
+        }
+        self.project(s.y, self.rows, &from_y)?;
+        self.norm(s.q_a, self.rows, weights.q_norm)?;
+        debug_assert_eq!(weights.q_norm.len, shape.q_rank);
+        self.project(s.q_a, self.rows, &from_q)
+    }
+
+    /// The step's key/value rows in `kv`, as they are kept.
+    pub fn kv_rows(&mut self, weights: &Block, rope: Rope) -> Result<(), Error> {
+        let s = self.scratch;
+        self.backend.kv_rows(&KvRows {
+            x: s.kv_plain,
+            norm: weights.kv_norm,
+            eps: self.shape.norm_eps,
+            rope,
+            round_trip: self.round_trips,
+            out: s.kv,
+        })?;
+        Ok(())
+    }
+
+    pub fn store_window(&mut self, rings: &[Buffer]) -> Result<(), Error> {
+        let (kv, width) = (self.scratch.kv, self.shape.head_width);
+        let capacity = window_slots(self.shape);
+        self.backend.store_window(&StoreWindow { kv, width, rings, capacity })?;
+        Ok(())
+    }
+
+    /// Feeds one compressor of a layer (spec 2.6).
+    fn compress(
+        &mut self,
+        weights: &Compressor,
+        run: &Run,
+        kind: RowKind,
+        rope: Rope,
+    ) -> Result<(), Error> {
+        let (shape, s) = (self.shape, self.scratch);
+        let (values, scores, width, states) = match kind {
+            RowKind::Kv { .. } => (s.values, s.scores, shape.head_width, &run.compressors),
+            RowKind::Index => (s.index_values, s.index_scores, shape.index_width, &run.indexes),
+        };
+        self.backend.compress(&Compress {
+            values,
+            scores,
+            positions: weights.positions,
+            norm: weights.norm,
+            eps: shape.norm_eps,
+            rope,
+            ratio: run.ratio,
+            parts: parts(run.ratio),
+            width,
+            kind,
+            states,
+        })?;
+        Ok(())
+    }
+
+    /// The indexer (spec 2.7): `choice` for each row.
+    fn choose_rows(&mut self, run: &Run, rope: Rope) -> Result<(), Error> {
+        let (shape, s) = (self.shape, self.scratch);
+        let rows: Vec<Buffer> = run.indexes.iter().map(|c| c.rows).collect();
+        self.backend.index_select(&IndexSelect {
+            q: s.index_q,
+            weights: s.index_weights,
+            heads: shape.index_heads,
+            width: shape.index_width,
+            rope,
+            ratio: run.ratio,
+            top_k: shape.index_top_k,
+            rows: &rows,
+            out: s.choice,
+        })?;
+        let at = At { layer: run.layer, what: What::IndexChoice };
+        self.observe_ids(at, s.choice, shape.index_top_k)
+    }
+
+    /// `y` to `z`: routed and shared experts (spec 2.8).
+    fn ffn(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
+        let (shape, s) = (self.shape, self.scratch);
+        let top_k = shape.experts_used;
+        self.project(s.y, self.rows, &[(weights.router, s.router)])?;
+        self.backend.route(&Route {
+            logits: s.router,
+            experts: shape.experts,
+            by: weights.route_by,
+            top_k,
+            scale: shape.expert_scale,
+            ids: s.ids,
+            weights: s.id_weights,
+        })?;
+        let at = |what| At { layer: run.layer, what };
+        self.observe_ids(at(What::Experts), s.ids, top_k)?;
+        self.observe(at(What::ExpertWeights), s.id_weights, top_k)?;
+        self.backend.experts(&Experts {
+            x: s.y,
+            routed: weights.routed,
+            shared: weights.shared,
+            ids: s.ids,
+            weights: s.id_weights,
+            top_k,
+            limit: run.swiglu_limit,
+            out: s.z,
+        })?;
+        Ok(())
+    }
+
+    /// Logits of some rows of `x` (spec 2.3 and 2.1 steps 4 to 6).
+    pub fn logits(
+        &mut self,
+        x: Buffer,
+        rows: Vec<usize>,
+        head: &Head,
+        output: Matrix,
+    ) -> Result<Logits, Error> {
+        let (shape, s) = (self.shape, self.scratch);
+        let vocabulary = shape.vocabulary;
+        let mut values = vec![0.0; rows.len() * vocabulary];
+        for (rows, out) in rows.chunks(LOGIT_ROWS).zip(values.chunks_mut(LOGIT_ROWS * vocabulary)) {
+            let width = shape.streams * shape.width;
+            self.backend.gather_rows(&GatherRows { x, width, rows, out: s.picked, at: 0 })?;
+            self.backend.hc_head(&HcHead {
+                x: s.picked,
+                rows: rows.len(),
+                streams: shape.streams,
+                weights: head.mix,
+                norm: head.norm,
+                norm_eps: shape.norm_eps,
+                hc_eps: shape.hc_eps,
+                out: s.hidden,
+            })?;
+            self.project(s.hidden, rows.len(), &[(output, s.logits)])?;
+            self.backend.read_f32(s.logits, 0, out)?;
+        }
+        Ok(Logits { vocabulary, rows, values })
+    }
+
+    pub fn project(
+        &mut self,
+        x: Buffer,
+        rows: usize,
+        outputs: &[(Matrix, Buffer)],
+    ) -> Result<(), Error> {
+        self.backend.project(&Project { x, rows, outputs })?;
+        Ok(())
+    }
+
+    /// Norm in place.
+    pub fn norm(&mut self, x: Buffer, rows: usize, weight: Buffer) -> Result<(), Error> {
+        self.backend.rms_norm(&RmsNorm { x, rows, weight, eps: self.shape.norm_eps, out: x })?;
+        Ok(())
+    }
+
+    /// Input of a draft block's attention, without its output: mix, key/value product, rows.
+    pub fn kv_only(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
+        let s = self.scratch;
+        self.mix(run.x, weights.hc_attn, weights.attn_norm)?;
+        self.project(s.y, self.rows, &[(weights.kv, s.kv_plain)])?;
+        self.kv_rows(weights, self.ropes.plain)?;
+        self.store_window(&run.rings)
+    }
+
+    pub fn observe(&mut self, at: At, buffer: Buffer, width: usize) -> Result<(), Error> {
+        let Some(observer) = self.observer.as_deref_mut() else { return Ok(()) };
+        let mut values = vec![0.0; self.rows * width];
+        self.backend.read_f32(buffer, 0, &mut values)?;
+        if observer.floats(at, width, &mut values) {
+            self.backend.write_f32(buffer, 0, &values)?;
+        }
+        Ok(())
+    }
+
+    fn observe_ids(&mut self, at: At, buffer: Buffer, width: usize) -> Result<(), Error> {
+        let Some(observer) = self.observer.as_deref_mut() else { return Ok(()) };
+        let mut bytes = vec![0; self.rows * width * 4];
+        self.backend.read(buffer, 0, &mut bytes)?;
+        let (words, _) = bytes.as_chunks::<4>();
+        let ids: Vec<u32> = words.iter().map(|&w| u32::from_le_bytes(w)).collect();
+        observer.ids(at, width, &ids);
+        Ok(())
+    }
+}

@@ -1,0 +1,386 @@
+//! Reads weights into a backend: walks the tensor table, checks each tensor, and hands out typed handles.
+
+use super::shape::Shape;
+use super::weights::{Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
+use crate::{Error, Fingerprint, Progress};
+use ironstar_device::{
+    Arena, Backend, Buffer, Element, Ffn, HcWeights, Matrix, MatrixSource, RouteBy,
+};
+use ironstar_gguf::{Gguf, TensorInfo, TensorKind};
+use ironstar_quant::Format;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Formats that [`Kind::Float`] and [`Kind::Vector`] accept.
+const FLOATS: [Format; 3] = [Format::F32, Format::F16, Format::Bf16];
+
+/// The backbone around its layers.
+pub(super) struct Weights {
+    /// [vocabulary, d]
+    pub embedding: Matrix,
+    pub layers: Vec<Block>,
+    pub head: Head,
+    /// [vocabulary, d]
+    pub output: Matrix,
+}
+
+/// One layer, or the draft block.
+pub(super) struct Block {
+    pub hc_attn: HcWeights,
+    pub attn_norm: Buffer,
+    /// [q_rank, d]
+    pub q_a: Matrix,
+    pub q_norm: Buffer,
+    /// [heads * D, q_rank]
+    pub q_b: Matrix,
+    /// [D, d]
+    pub kv: Matrix,
+    pub kv_norm: Buffer,
+    /// [heads]
+    pub sinks: Buffer,
+    /// [groups * rank, heads * D / groups]
+    pub output_a: Matrix,
+    /// [d, groups * rank]
+    pub output_b: Matrix,
+    pub compressor: Option<Compressor>,
+    pub indexer: Option<Indexer>,
+    pub hc_ffn: HcWeights,
+    pub ffn_norm: Buffer,
+    /// [experts, d]
+    pub router: Matrix,
+    pub route_by: RouteBy,
+    pub routed: Ffn,
+    pub shared: Ffn,
+}
+
+/// [parts * width, d] twice, [ratio, parts * width] and [width].
+pub(super) struct Compressor {
+    pub values: Matrix,
+    pub scores: Matrix,
+    pub positions: Buffer,
+    pub norm: Buffer,
+}
+
+pub(super) struct Indexer {
+    /// [heads * width, q_rank]
+    pub query: Matrix,
+    /// [heads, d]
+    pub weights: Matrix,
+    pub compressor: Compressor,
+}
+
+/// What collapses the streams before the output matrix.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    pub mix: HcWeights,
+    pub norm: Buffer,
+}
+
+/// The MTP block.
+pub(super) struct Drafter {
+    /// [d, d]
+    pub embedding_projection: Matrix,
+    /// [d, d]
+    pub stream_projection: Matrix,
+    pub embedding_norm: Buffer,
+    pub stream_norm: Buffer,
+    pub block: Block,
+    pub head: Head,
+}
+
+/// What a file gave.
+pub(super) struct Loaded<W> {
+    pub weights: W,
+    pub fingerprint: Fingerprint,
+    /// Names of tensors that the table does not know.
+    pub ignored: Vec<String>,
+}
+
+/// Loads the backbone.
+pub(super) fn backbone(
+    gguf: &Gguf,
+    shape: &Shape,
+    backend: &mut dyn Backend,
+    arena: Arena,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Loaded<Weights>, Error> {
+    let specs = tensor_specs(shape);
+    let mut held = Held::read(gguf, &specs, shape.experts, backend, arena, progress)?;
+    let layers = (0..shape.layers).map(|layer| held.block(Place::Layer(layer))).collect();
+    let weights = Weights {
+        embedding: held.matrix(Place::Top, Field::Embedding),
+        layers,
+        head: held.head(Place::Top, Field::OutputNorm),
+        output: held.matrix(Place::Top, Field::Output),
+    };
+    Ok(Loaded { weights, fingerprint: fingerprint(gguf, &specs, shape)?, ignored: ignored(gguf, &specs) })
+}
+
+/// Loads the draft block.
+pub(super) fn drafter(
+    gguf: &Gguf,
+    shape: &Shape,
+    backend: &mut dyn Backend,
+    arena: Arena,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Loaded<Drafter>, Error> {
+    let specs = drafter_specs(shape);
+    let mut held = Held::read(gguf, &specs, shape.experts, backend, arena, progress)?;
+    let weights = Drafter {
+        embedding_projection: held.matrix(Place::Draft, Field::DraftEmbeddingProjection),
+        stream_projection: held.matrix(Place::Draft, Field::DraftStreamProjection),
+        embedding_norm: held.buffer(Place::Draft, Field::DraftEmbeddingNorm),
+        stream_norm: held.buffer(Place::Draft, Field::DraftStreamNorm),
+        block: held.block(Place::Draft),
+        head: held.head(Place::Draft, Field::DraftNorm),
+    };
+    Ok(Loaded { weights, fingerprint: fingerprint(gguf, &specs, shape)?, ignored: ignored(gguf, &specs) })
+}
+
+/// Finds a tensor and checks type and dims; `None` where it is absent and may be.
+pub fn find<'g>(gguf: &'g Gguf, spec: &TensorSpec) -> Result<Option<&'g TensorInfo>, Error> {
+    let Some(info) = gguf.tensor(&spec.name) else {
+        if spec.optional {
+            return Ok(None);
+        }
+        return Err(Error::Missing { name: spec.name.clone(), dims: spec.dims.clone() });
+    };
+    let wanted: Vec<u64> = spec.dims.iter().map(|&d| u64::try_from(d).unwrap_or(u64::MAX)).collect();
+    let trailing_ones = |dims: &[u64]| dims.len() - dims.iter().rev().take_while(|&&d| d == 1).count();
+    if info.dims[..trailing_ones(&info.dims)] != wanted[..trailing_ones(&wanted)] {
+        let (found, wanted) = (format!("dims {:?}", info.dims), format!("dims {wanted:?}"));
+        return Err(Error::Tensor { name: spec.name.clone(), found, wanted });
+    }
+    let (fits, wanted) = match (spec.kind, info.kind) {
+        (Kind::Table, kind) => (kind == TensorKind::I32, "type I32".to_owned()),
+        (Kind::Vector | Kind::Float, TensorKind::Block(f)) => {
+            (FLOATS.contains(&f), "type F32, F16 or BF16".to_owned())
+        }
+        (Kind::Dense | Kind::Routed, TensorKind::Block(f)) => (
+            f.row_bytes(spec.dims[0]).is_some(),
+            format!("a type whose blocks fill rows of {} columns", spec.dims[0]),
+        ),
+        (_, _) => (false, "a float or block type that this engine knows".to_owned()),
+    };
+    if !fits {
+        let found = format!("type {}", info.kind);
+        return Err(Error::Tensor { name: spec.name.clone(), found, wanted });
+    }
+    Ok(Some(info))
+}
+
+fn ignored(gguf: &Gguf, specs: &[TensorSpec]) -> Vec<String> {
+    let known: HashSet<&str> = specs.iter().map(|s| s.name.as_str()).collect();
+    let names = gguf.tensors().iter().map(|t| &t.name);
+    names.filter(|name| !known.contains(name.as_str())).cloned().collect()
+}
+
+/// Hash of the shape, the table of tensors and some bytes of each.
+fn fingerprint(gguf: &Gguf, specs: &[TensorSpec], shape: &Shape) -> Result<Fingerprint, Error> {
+    const SAMPLE: usize = 64;
+    let mut hash = Fingerprint::default();
+    hash.add(format!("{shape:?}").as_bytes());
+    for spec in specs {
+        let Some(info) = find(gguf, spec)? else { continue };
+        hash.add(format!("{} {} {:?}", spec.name, info.kind, info.dims).as_bytes());
+        let bytes = gguf.bytes(info)?;
+        let (size, middle) = (bytes.len(), bytes.len() / 2);
+        for start in [0, middle, size.saturating_sub(SAMPLE)] {
+            hash.add(&bytes[start..size.min(start + SAMPLE)]);
+        }
+    }
+    Ok(hash)
+}
+
+enum Handle {
+    Matrix(Matrix),
+    Buffer(Buffer),
+}
+
+/// Everything a file gave, by place and field.
+struct Held(HashMap<(Place, Field), Handle>);
+
+impl Held {
+    fn read(
+        gguf: &Gguf,
+        specs: &[TensorSpec],
+        experts: usize,
+        backend: &mut dyn Backend,
+        arena: Arena,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Held, Error> {
+        // All tensors are checked before the first is made resident.
+        let found = specs.iter().map(|s| Ok((s, find(gguf, s)?))).collect::<Result<Vec<_>, Error>>()?;
+        let mut total = 0;
+        for info in found.iter().filter_map(|(_, info)| *info) {
+            total += gguf.bytes(info)?.len();
+        }
+        let (mut done, mut held) = (0, HashMap::with_capacity(specs.len()));
+        for (spec, info) in found {
+            progress(Progress { tensor: &spec.name, bytes_done: done, bytes_total: total });
+            let handle = match info {
+                Some(info) => {
+                    done += gguf.bytes(info)?.len();
+                    resident(gguf, spec, info, experts, backend, arena)?
+                }
+                None => {
+                    let len = spec.dims.iter().product();
+                    Handle::Buffer(backend.alloc(arena, Element::F32, len)?)
+                }
+            };
+            held.insert((spec.place, spec.field), handle);
+        }
+        progress(Progress { tensor: "", bytes_done: done, bytes_total: total });
+        Ok(Held(held))
+    }
+
+    fn matrix(&mut self, place: Place, field: Field) -> Matrix {
+        match self.0.remove(&(place, field)) {
+            Some(Handle::Matrix(matrix)) => matrix,
+            _ => unreachable!("the table lists {field:?} of {place:?} once, as a matrix"),
+        }
+    }
+
+    fn buffer(&mut self, place: Place, field: Field) -> Buffer {
+        match self.0.remove(&(place, field)) {
+            Some(Handle::Buffer(buffer)) => buffer,
+            _ => unreachable!("the table lists {field:?} of {place:?} once, as a buffer"),
+        }
+    }
+
+    fn has(&self, place: Place, field: Field) -> bool {
+        self.0.contains_key(&(place, field))
+    }
+
+    fn hc(&mut self, place: Place, fields: [Field; 3]) -> HcWeights {
+        let [matrix, base, scale] = fields;
+        HcWeights {
+            matrix: self.matrix(place, matrix),
+            base: self.buffer(place, base),
+            scale: self.buffer(place, scale),
+        }
+    }
+
+    fn head(&mut self, place: Place, norm: Field) -> Head {
+        let mix = self.hc(place, [Field::HeadMatrix, Field::HeadBase, Field::HeadScale]);
+        Head { mix, norm: self.buffer(place, norm) }
+    }
+
+    fn ffn(&mut self, place: Place, fields: [Field; 3]) -> Ffn {
+        let [gate, up, down] = fields.map(|field| self.matrix(place, field));
+        Ffn { gate, up, down }
+    }
+
+    fn compressor(&mut self, place: Place, fields: [Field; 4]) -> Compressor {
+        let [values, scores, positions, norm] = fields;
+        Compressor {
+            values: self.matrix(place, values),
+            scores: self.matrix(place, scores),
+            positions: self.buffer(place, positions),
+            norm: self.buffer(place, norm),
+        }
+    }
+
+    fn block(&mut self, place: Place) -> Block {
+        use Field as F;
+        let compressor = self.has(place, F::CompressorValues).then(|| {
+            let fields =
+                [F::CompressorValues, F::CompressorScores, F::CompressorPositions, F::CompressorNorm];
+            self.compressor(place, fields)
+        });
+        let indexer = self.has(place, F::IndexQuery).then(|| Indexer {
+            query: self.matrix(place, F::IndexQuery),
+            weights: self.matrix(place, F::IndexWeights),
+            compressor: self.compressor(
+                place,
+                [
+                    F::IndexCompressorValues,
+                    F::IndexCompressorScores,
+                    F::IndexCompressorPositions,
+                    F::IndexCompressorNorm,
+                ],
+            ),
+        });
+        let route_by = if self.has(place, F::RouterTable) {
+            RouteBy::Token { table: self.buffer(place, F::RouterTable) }
+        } else {
+            RouteBy::Score { bias: self.buffer(place, F::RouterBias) }
+        };
+        Block {
+            hc_attn: self.hc(place, [F::HcAttnMatrix, F::HcAttnBase, F::HcAttnScale]),
+            attn_norm: self.buffer(place, F::AttnNorm),
+            q_a: self.matrix(place, F::QueryA),
+            q_norm: self.buffer(place, F::QueryNorm),
+            q_b: self.matrix(place, F::QueryB),
+            kv: self.matrix(place, F::KeyValue),
+            kv_norm: self.buffer(place, F::KeyValueNorm),
+            sinks: self.buffer(place, F::Sinks),
+            output_a: self.matrix(place, F::OutputA),
+            output_b: self.matrix(place, F::OutputB),
+            compressor,
+            indexer,
+            hc_ffn: self.hc(place, [F::HcFfnMatrix, F::HcFfnBase, F::HcFfnScale]),
+            ffn_norm: self.buffer(place, F::FfnNorm),
+            router: self.matrix(place, F::Router),
+            route_by,
+            routed: self.ffn(place, [F::ExpertGate, F::ExpertUp, F::ExpertDown]),
+            shared: self.ffn(place, [F::SharedGate, F::SharedUp, F::SharedDown]),
+        }
+    }
+}
+
+/// Puts one checked tensor on the backend.
+fn resident(
+    gguf: &Gguf,
+    spec: &TensorSpec,
+    info: &TensorInfo,
+    experts: usize,
+    backend: &mut dyn Backend,
+    arena: Arena,
+) -> Result<Handle, Error> {
+    let bytes = gguf.bytes(info)?;
+    let len: usize = spec.dims.iter().product();
+    match (spec.kind, info.kind) {
+        (Kind::Table, _) => {
+            let table = backend.alloc(arena, Element::U32, len)?;
+            check_ids(spec, &bytes, experts)?;
+            backend.write(table, 0, &bytes)?;
+            Ok(Handle::Buffer(table))
+        }
+        (Kind::Vector, TensorKind::Block(format)) => {
+            let mut values = vec![0.0; len];
+            (format.info().decode)(&bytes, &mut values);
+            let buffer = backend.alloc(arena, Element::F32, len)?;
+            backend.write_f32(buffer, 0, &values)?;
+            Ok(Handle::Buffer(buffer))
+        }
+        (_, TensorKind::Block(format)) => {
+            let source = MatrixSource {
+                name: &spec.name,
+                format,
+                rows: spec.dims[1],
+                columns: spec.dims[0],
+                stack: spec.stack(),
+                bytes: Arc::new(bytes),
+            };
+            Ok(Handle::Matrix(backend.matrix(source)?))
+        }
+        _ => unreachable!("`find` accepts nothing else"),
+    }
+}
+
+/// Expert ids of a table, which a damaged file may have out of range.
+fn check_ids(spec: &TensorSpec, bytes: &[u8], experts: usize) -> Result<(), Error> {
+    let (ids, _) = bytes.as_chunks::<4>();
+    for (at, &id) in ids.iter().enumerate() {
+        let id = i32::from_le_bytes(id);
+        if !usize::try_from(id).is_ok_and(|id| id < experts) {
+            return Err(Error::Tensor {
+                name: spec.name.clone(),
+                found: format!("expert {id} for token {}", at / spec.dims[0]),
+                wanted: format!("ids from 0 to {}", experts - 1),
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,338 @@
+//! DeepSeek V4 (Flash and PRO).
+//!
+//! One layer, for one token at position `t`; `X` is `streams` residual streams of width `d`:
+//!
+//! ```text
+//!  X ──hc_pre──▶ y ─┬─ q_a ─ norm ─┬─ q_b ─ norm and rotate each head ───────────▶ q ─────┐
+//!  │  (mix 1 row,   │              └─ indexer q ─┐ (ratio 4)                              │
+//!  │   norm it)     ├─ indexer compressor ─▶ rows ┴─▶ top-k ─▶ choice ──┐                 ▼
+//!  │                ├─ compressor ─▶ one row every 4 or 128 tokens ─────┴────────▶ attend, with
+//!  │                └─ kv ─ norm ─ rotate ─ FP8 ─▶ window ring, both key and value ─▶ sinks
+//!  │                                                                            │
+//!  ▼                                                       un-rotate, output_a by groups, output_b
+//!  X ◀──hc_post── z ◀───────────────────────────────────────────────────────────┘
+//!  │
+//!  X ──hc_pre──▶ y ── router ─▶ experts_used of experts, clamped SwiGLU, + shared ──▶ z ──hc_post──▶ X
+//! ```
+//!
+//! Where it differs from a plain transformer: `streams` residuals joined by learned, doubly stochastic
+//! mixes (mHC); one key/value row for all heads; attention over a short window plus rows that stand for
+//! groups of 4 tokens (chosen by an indexer) or 128 tokens (all of them); a sink logit a head; rotation
+//! undone on the output; the output projection in low-rank groups; experts of the first layers looked up
+//! by token; FP8 and FP4 round trips of cached rows as part of the definition.
+//!
+//! [`shape`] has the numbers, [`weights`] the table of tensors, [`state`] what a session keeps, `forward.rs`
+//! the pass and `draft.rs` the MTP block; [`import`] maps published checkpoints.
+
+mod draft;
+mod forward;
+pub mod import;
+mod load;
+mod rotary;
+mod scratch;
+pub mod shape;
+pub mod state;
+pub mod weights;
+
+pub use load::find;
+pub use shape::Shape;
+pub use state::State;
+pub use weights::{Cut, Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
+
+use crate::{
+    At, Error, Fingerprint, Logits, LogitsFor, Observer, Options, Output, PlanLine, Progress,
+    Wanted, What,
+};
+use forward::{Pass, Ropes, Run};
+use ironstar_device::{Arena, Backend, Embed, Step};
+use ironstar_gguf::Gguf;
+use load::{Drafter, Loaded, Weights};
+use scratch::Scratch;
+use state::Kept;
+use std::sync::Arc;
+
+/// Limit on [`Options::step_rows_max`].
+const STEP_ROWS_LIMIT: usize = 65_536;
+
+/// Weights resident on a backend, and the scratch to run them.
+pub struct Model {
+    kept: Arc<Kept>,
+    arena: Arena,
+    weights: Weights,
+    drafter: Option<Drafter>,
+    ropes: Ropes,
+    scratch: Scratch,
+    ignored: Vec<String>,
+}
+
+impl Model {
+    /// Checks a file (and the draft block's, where there is one) and makes its weights resident.
+    pub fn load(
+        gguf: &Gguf,
+        drafter: Option<&Gguf>,
+        backend: &mut dyn Backend,
+        options: Options,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Model, Error> {
+        let shape = Shape::from_metadata(gguf.metadata())?;
+        if !(1..=STEP_ROWS_LIMIT).contains(&options.step_rows_max) {
+            let found = format!("step_rows_max {}", options.step_rows_max);
+            return Err(Error::Step { found, wanted: format!("1 to {STEP_ROWS_LIMIT}") });
+        }
+        let arena = backend.arena();
+        let made = Self::make(gguf, drafter, shape, backend, arena, options, progress);
+        made.inspect_err(|_| backend.release(arena))
+    }
+
+    fn make(
+        gguf: &Gguf,
+        drafter: Option<&Gguf>,
+        shape: Shape,
+        backend: &mut dyn Backend,
+        arena: Arena,
+        options: Options,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Model, Error> {
+        let backbone = load::backbone(gguf, &shape, backend, arena, progress)?;
+        let drafter = drafter
+            .map(|gguf| load::drafter(gguf, &shape, backend, arena, progress))
+            .transpose()?;
+        let ropes = Ropes {
+            plain: backend.rope(&rotary::plain(&shape))?,
+            yarn: backend.rope(&rotary::yarn(&shape))?,
+        };
+        let scratch = Scratch::new(&shape, &options, drafter.is_some(), backend, arena)?;
+        let Loaded { weights, fingerprint, mut ignored } = backbone;
+        let mut draft_print = None;
+        let drafter = drafter.map(|loaded| {
+            draft_print = Some(loaded.fingerprint);
+            ignored.extend(loaded.ignored);
+            loaded.weights
+        });
+        let kept = Arc::new(Kept { shape, options, fingerprint, drafter: draft_print });
+        Ok(Model { kept, arena, weights, drafter, ropes, scratch, ignored })
+    }
+
+    /// The numbers of this model.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.kept.shape
+    }
+
+    /// How it is run.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.kept.options
+    }
+
+    /// Whether [`Model::draft`] can be called.
+    #[must_use]
+    pub fn has_drafter(&self) -> bool {
+        self.drafter.is_some()
+    }
+
+    /// Hash of the shape, the tensor table and samples of the weights (of the backbone).
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.kept.fingerprint
+    }
+
+    /// Tensors of the files that this architecture does not know.
+    #[must_use]
+    pub fn ignored(&self) -> &[String] {
+        &self.ignored
+    }
+
+    /// A session's state at position 0, with room for `context` positions.
+    pub fn new_state(&self, backend: &mut dyn Backend, context: usize) -> Result<State, Error> {
+        let limit = self.kept.shape.context;
+        if context == 0 || context > limit {
+            return Err(Error::Context { wanted: context, context: limit });
+        }
+        State::new(self.kept.clone(), backend, context)
+    }
+
+    /// Evaluates the rows of a step. Positions stay where they are until [`Model::commit`].
+    pub fn forward(
+        &mut self,
+        backend: &mut dyn Backend,
+        step: &Step,
+        states: &mut [&mut State],
+        logits: LogitsFor<'_>,
+    ) -> Result<Logits, Error> {
+        let wanted = Wanted { logits, drafts: LogitsFor::None };
+        Ok(self.forward_observed(backend, step, states, &wanted, None)?.logits)
+    }
+
+    /// [`Model::forward`] with draft logits of the same rows, and somebody who looks on.
+    pub fn forward_observed(
+        &mut self,
+        backend: &mut dyn Backend,
+        step: &Step,
+        states: &mut [&mut State],
+        wanted: &Wanted<'_>,
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Output, Error> {
+        self.check_step(step, states)?;
+        let rows = rows_of(wanted.logits, step)?;
+        for (span, state) in step.spans.iter().zip(states.iter_mut()) {
+            state.begin(span.rows.len())?;
+        }
+        let mut pass = Pass {
+            backend,
+            shape: &self.kept.shape,
+            round_trips: self.kept.options.round_trips,
+            ropes: self.ropes,
+            scratch: self.scratch,
+            rows: step.tokens.len(),
+            observer,
+        };
+        pass.backend.begin(step)?;
+        let (table, streams, out) = (self.weights.embedding, pass.shape.streams, pass.scratch.x);
+        pass.backend.embed(&Embed { table, streams, out })?;
+        for (layer, block) in self.weights.layers.iter().enumerate() {
+            let run = Run::layer(&pass, layer, states.iter().map(|s| &s.layers[layer]));
+            pass.block(block, &run)?;
+        }
+        let end = At { layer: pass.shape.layers, what: What::LayerIn };
+        pass.observe(end, out, streams * pass.shape.width)?;
+        let logits = pass.logits(out, rows, &self.weights.head, self.weights.output)?;
+        let mut drafts = Logits::default();
+        if let Some(drafter) = &self.drafter {
+            drafts = draft::feed(&mut pass, &self.weights, drafter, step, states, wanted.drafts)?;
+        } else if wanted.drafts != LogitsFor::None {
+            return Err(Error::Draft("no draft block was loaded"));
+        }
+        for (span, state) in step.spans.iter().zip(states.iter_mut()) {
+            state.written(span.rows.len());
+        }
+        Ok(Output { logits, drafts })
+    }
+
+    /// Moves a state's position over the first `rows_kept` rows of its last step; the others never were.
+    pub fn commit(&self, state: &mut State, rows_kept: usize) -> Result<(), Error> {
+        state.advance(rows_kept)
+    }
+
+    /// Logits of the token after `next_token`, guessed by the draft block; changes nothing.
+    pub fn draft(
+        &mut self,
+        backend: &mut dyn Backend,
+        state: &State,
+        next_token: u32,
+    ) -> Result<Logits, Error> {
+        let Some(drafter) = &self.drafter else {
+            return Err(Error::Draft("no draft block was loaded"));
+        };
+        self.check_token(next_token)?;
+        if !state.belongs_to(&self.kept) {
+            return Err(foreign_state());
+        }
+        let mut pass = Pass {
+            backend,
+            shape: &self.kept.shape,
+            round_trips: self.kept.options.round_trips,
+            ropes: self.ropes,
+            scratch: self.scratch,
+            rows: 1,
+            observer: None,
+        };
+        draft::guess(&mut pass, &self.weights, drafter, state, next_token)
+    }
+
+    /// Memory of one session and of the scratch buffers; weights are in [`weight_plan`].
+    #[must_use]
+    pub fn memory_plan(
+        shape: &Shape,
+        context: usize,
+        options: &Options,
+        drafter: bool,
+    ) -> Vec<PlanLine> {
+        let mut lines = state::plan(shape, context, options, drafter);
+        lines.push(scratch::plan(shape, options, drafter));
+        lines
+    }
+
+    /// Frees vectors and scratch on the device; matrices go with the backend.
+    pub fn release(self, backend: &mut dyn Backend) {
+        backend.release(self.arena);
+    }
+
+    fn check_token(&self, token: u32) -> Result<(), Error> {
+        let vocabulary = self.kept.shape.vocabulary;
+        if usize::try_from(token).is_ok_and(|t| t < vocabulary) {
+            return Ok(());
+        }
+        Err(Error::Token { token, vocabulary })
+    }
+
+    fn check_step(&self, step: &Step, states: &[&mut State]) -> Result<(), Error> {
+        let refuse = |found: String, wanted: String| Err(Error::Step { found, wanted });
+        let (rows, most) = (step.tokens.len(), self.kept.options.step_rows_max);
+        if rows == 0 || rows > most {
+            return refuse(format!("{rows} rows"), format!("1 to {most} are possible"));
+        }
+        if step.spans.len() != states.len() {
+            let found = format!("{} spans and {} states", step.spans.len(), states.len());
+            return refuse(found, "each span needs its state".into());
+        }
+        let mut next = 0;
+        for (span, state) in step.spans.iter().zip(states) {
+            if span.rows.start != next || span.rows.is_empty() {
+                return refuse(format!("a span of rows {:?} after {next}", span.rows), "spans follow one another".into());
+            }
+            next = span.rows.end;
+            if !state.belongs_to(&self.kept) {
+                return Err(foreign_state());
+            }
+            if span.position != state.position() {
+                let wanted = format!("its state is at {}", state.position());
+                return refuse(format!("a span at position {}", span.position), wanted);
+            }
+        }
+        if next != rows {
+            return refuse(format!("spans of {next} rows"), format!("there are {rows} tokens"));
+        }
+        step.tokens.iter().try_for_each(|&token| self.check_token(token))
+    }
+}
+
+fn foreign_state() -> Error {
+    Error::Step { found: "a state of another model".into(), wanted: "it must be this model's".into() }
+}
+
+/// The rows that are meant.
+fn rows_of(wanted: LogitsFor<'_>, step: &Step) -> Result<Vec<usize>, Error> {
+    let rows = step.tokens.len();
+    Ok(match wanted {
+        LogitsFor::None => Vec::new(),
+        LogitsFor::Last => step.spans.iter().map(|span| span.rows.end - 1).collect(),
+        LogitsFor::All => (0..rows).collect(),
+        LogitsFor::Rows(list) => {
+            if let Some(row) = list.iter().find(|&&row| row >= rows) {
+                let (found, wanted) = (format!("logits of row {row}"), format!("there are {rows} rows"));
+                return Err(Error::Step { found, wanted });
+            }
+            list.to_vec()
+        }
+    })
+}
+
+/// Bytes of a file's weights by class, as they lie in the file.
+pub fn weight_plan(gguf: &Gguf, specs: &[TensorSpec]) -> Result<Vec<PlanLine>, Error> {
+    let classes = [
+        (Kind::Routed, "routed experts"),
+        (Kind::Dense, "dense matrices"),
+        (Kind::Float, "float matrices"),
+        (Kind::Vector, "vectors"),
+        (Kind::Table, "tables"),
+    ];
+    let mut lines = classes.map(|(_, what)| PlanLine { what, bytes: 0 });
+    for spec in specs {
+        let Some(info) = find(gguf, spec)? else { continue };
+        let at = classes.iter().position(|(kind, _)| *kind == spec.kind);
+        let at = at.expect("every class has a line");
+        lines[at].bytes += u64::try_from(gguf.bytes(info)?.len()).unwrap_or(u64::MAX);
+    }
+    Ok(lines.into())
+}

@@ -1,0 +1,447 @@
+//! Everything a session keeps on the device, what it costs, and its bytes outside.
+//!
+//! A layer keeps rings by position and append-only rows (spec 3), nothing else:
+//!
+//! | buffer | slots | row | live at position `p` |
+//! |---|---|---|---|
+//! | window ring | window + rollback | D | the `window - 1` positions before `p` |
+//! | compressor values, scores | span + rollback | parts x width | the open group; first halves of the one before (ratio 4) |
+//! | compressed rows | context / ratio | width | `p / ratio` |
+//! | draft ring (with a drafter) | window + rollback | D | the `window - 1` positions before `p - 1` |
+//! | draft streams | 1 + rollback | streams x d | position `p - 1` |
+//!
+//! A step writes slots ahead of the position and `commit` moves the position; so taking back is a smaller
+//! position. Saved bytes hold the live part in the order of this table, layer by layer: equal prefixes
+//! give equal bytes, however they were evaluated.
+
+use super::shape::Shape;
+use super::weights::parts;
+use crate::{Error, Fingerprint, Options, PlanLine, RowStorage};
+use ironstar_device::{Arena, Backend, Buffer, CompressState, Element, ROLLBACK_ROWS};
+use std::sync::Arc;
+
+/// First bytes of a saved state; the last one is the version.
+const MAGIC: &[u8; 8] = b"ISTATE\0\x01";
+/// Magic, two fingerprints, flags, position, payload size, checksum.
+const HEADER_BYTES: usize = 8 + 32 + 32 + 4 + 8 + 8 + 8;
+
+/// What states of one model have in common.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub shape: Shape,
+    pub options: Options,
+    pub fingerprint: Fingerprint,
+    pub drafter: Option<Fingerprint>,
+}
+
+/// One session's timeline on a device.
+#[derive(Debug)]
+pub struct State {
+    arena: Arena,
+    kept: Arc<Kept>,
+    pub(super) layers: Vec<LayerState>,
+    pub(super) draft: Option<DraftState>,
+    context: usize,
+    position: usize,
+    /// Lowest position that the rings can still go back to.
+    floor: usize,
+    /// End of the last step, whose rows [`State::advance`] may keep.
+    written: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct LayerState {
+    /// [window + rollback, D]
+    pub ring: Buffer,
+    pub compressor: Option<CompressState>,
+    pub index: Option<CompressState>,
+}
+
+#[derive(Debug)]
+pub(super) struct DraftState {
+    /// [window + rollback, D]: rows of the draft block, one position behind
+    pub ring: Buffer,
+    /// [1 + rollback, streams * d]: what the backbone's last layer gave
+    pub streams: Buffer,
+}
+
+/// Ring slots of a window.
+pub(super) fn window_slots(shape: &Shape) -> usize {
+    shape.window + ROLLBACK_ROWS
+}
+
+/// Ring slots of the draft block's stream rows.
+pub(super) const STREAM_SLOTS: usize = 1 + ROLLBACK_ROWS;
+
+/// Sizes of one compressor's buffers.
+struct CompressSizes {
+    ratio: usize,
+    parts: usize,
+    width: usize,
+    capacity: usize,
+    element: Element,
+    rows: usize,
+}
+
+impl CompressSizes {
+    fn new(ratio: usize, width: usize, element: Element, context: usize) -> Self {
+        let parts = parts(ratio);
+        let capacity = parts * ratio + ROLLBACK_ROWS;
+        CompressSizes { ratio, parts, width, capacity, element, rows: context / ratio }
+    }
+
+    /// Elements of a row in `rows`: an FP4 row is one element.
+    fn row_elements(&self) -> usize {
+        if self.element == Element::Fp4Row { 1 } else { self.width }
+    }
+
+    fn ring_len(&self) -> usize {
+        self.capacity * self.parts * self.width
+    }
+
+    /// At least one, so that a context shorter than a group has a buffer to name.
+    fn rows_len(&self) -> usize {
+        self.rows.max(1) * self.row_elements()
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        let ring = 2 * size(Element::F32, self.ring_len());
+        (ring, size(self.element, self.rows_len()))
+    }
+
+    fn alloc(&self, backend: &mut dyn Backend, arena: Arena) -> Result<CompressState, Error> {
+        Ok(CompressState {
+            values: backend.alloc(arena, Element::F32, self.ring_len())?,
+            scores: backend.alloc(arena, Element::F32, self.ring_len())?,
+            capacity: self.capacity,
+            rows: backend.alloc(arena, self.element, self.rows_len())?,
+        })
+    }
+}
+
+fn size(element: Element, len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX).saturating_mul(element.bytes() as u64)
+}
+
+/// The compressors of a layer: keys and values, then the indexer's.
+fn compressors(
+    shape: &Shape,
+    options: &Options,
+    layer: usize,
+    context: usize,
+) -> [Option<CompressSizes>; 2] {
+    let ratio = shape.ratios[layer];
+    let of = |width, element| CompressSizes::new(ratio, width, element, context);
+    let index_element = if options.round_trips { Element::Fp4Row } else { Element::F32 };
+    [
+        (ratio > 0).then(|| of(shape.head_width, options.rows.element())),
+        (ratio == 4).then(|| of(shape.index_width, index_element)),
+    ]
+}
+
+/// Bytes of one session's state, by what they are for.
+pub(super) fn plan(shape: &Shape, context: usize, options: &Options, drafter: bool) -> Vec<PlanLine> {
+    let ring = size(options.rows.element(), window_slots(shape) * shape.head_width);
+    let blocks = shape.layers + usize::from(drafter);
+    let windows = ring * u64::try_from(blocks).unwrap_or(u64::MAX);
+    let (mut frontiers, mut rows, mut index) = (0, 0, 0);
+    for layer in 0..shape.layers {
+        let [kv, indexer] = compressors(shape, options, layer, context).map(|c| c.map(|c| c.bytes()));
+        frontiers += kv.map_or(0, |b| b.0) + indexer.map_or(0, |b| b.0);
+        rows += kv.map_or(0, |b| b.1);
+        index += indexer.map_or(0, |b| b.1);
+    }
+    let streams = STREAM_SLOTS * shape.streams * shape.width;
+    let mut lines = vec![
+        PlanLine { what: "window rings", bytes: windows },
+        PlanLine { what: "compressor frontiers", bytes: frontiers },
+        PlanLine { what: "compressed rows", bytes: rows },
+        PlanLine { what: "indexer rows", bytes: index },
+    ];
+    if drafter {
+        lines.push(PlanLine { what: "draft streams", bytes: size(Element::F32, streams) });
+    }
+    lines
+}
+
+/// A run of live elements.
+struct Piece {
+    buffer: Buffer,
+    offset: usize,
+    len: usize,
+}
+
+impl Piece {
+    fn bytes(&self) -> usize {
+        self.len * self.buffer.element.bytes()
+    }
+}
+
+impl State {
+    pub(super) fn new(
+        kept: Arc<Kept>,
+        backend: &mut dyn Backend,
+        context: usize,
+    ) -> Result<State, Error> {
+        let arena = backend.arena();
+        let made = Self::alloc(&kept, backend, arena, context);
+        let (layers, draft) = made.inspect_err(|_| backend.release(arena))?;
+        Ok(State { arena, kept, layers, draft, context, position: 0, floor: 0, written: 0 })
+    }
+
+    fn alloc(
+        kept: &Kept,
+        backend: &mut dyn Backend,
+        arena: Arena,
+        context: usize,
+    ) -> Result<(Vec<LayerState>, Option<DraftState>), Error> {
+        let (shape, options) = (&kept.shape, &kept.options);
+        let ring_len = window_slots(shape) * shape.head_width;
+        let element = options.rows.element();
+        let mut layers = Vec::with_capacity(shape.layers);
+        for layer in 0..shape.layers {
+            let ring = backend.alloc(arena, element, ring_len)?;
+            let [kv, index] = compressors(shape, options, layer, context);
+            let compressor = kv.map(|sizes| sizes.alloc(backend, arena)).transpose()?;
+            let index = index.map(|sizes| sizes.alloc(backend, arena)).transpose()?;
+            layers.push(LayerState { ring, compressor, index });
+        }
+        let mut draft = None;
+        if kept.drafter.is_some() {
+            let len = STREAM_SLOTS * shape.streams * shape.width;
+            let ring = backend.alloc(arena, element, ring_len)?;
+            draft = Some(DraftState { ring, streams: backend.alloc(arena, Element::F32, len)? });
+        }
+        Ok((layers, draft))
+    }
+
+    /// Position of the next token.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Positions there is room for.
+    #[must_use]
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Lowest position that [`State::truncate`] can go back to, apart from 0.
+    #[must_use]
+    pub fn rewind_floor(&self) -> usize {
+        self.floor
+    }
+
+    /// Goes back to an earlier position: to 0, or by as much as the rings hold
+    /// ([`ROLLBACK_ROWS`] from the highest position that a step has written).
+    pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
+        if position == 0 {
+            self.floor = 0;
+        } else if position < self.floor || position > self.position {
+            return Err(Error::Rewind {
+                wanted: position,
+                lowest: self.floor,
+                highest: self.position,
+            });
+        }
+        (self.position, self.written) = (position, position);
+        Ok(())
+    }
+
+    pub(super) fn belongs_to(&self, kept: &Arc<Kept>) -> bool {
+        Arc::ptr_eq(&self.kept, kept)
+    }
+
+    /// Called before a step writes: from here on only the end of it can be taken back.
+    pub(super) fn begin(&mut self, rows: usize) -> Result<(), Error> {
+        let end = self.position.saturating_add(rows);
+        if end > self.context {
+            return Err(Error::Context { wanted: end, context: self.context });
+        }
+        if self.position < self.floor {
+            let (wanted, lowest) = (self.position, self.floor);
+            return Err(Error::Rewind { wanted, lowest, highest: self.position });
+        }
+        self.floor = self.floor.max(end.saturating_sub(ROLLBACK_ROWS));
+        self.written = self.position;
+        Ok(())
+    }
+
+    /// Called when a step has written all it had to.
+    pub(super) fn written(&mut self, rows: usize) {
+        self.written = self.position + rows;
+    }
+
+    pub(super) fn advance(&mut self, rows: usize) -> Result<(), Error> {
+        let to = self.position.saturating_add(rows);
+        if to > self.written || to < self.floor {
+            let (lowest, highest) = (self.floor, self.written);
+            return Err(Error::Rewind { wanted: to, lowest, highest });
+        }
+        (self.position, self.written) = (to, to);
+        Ok(())
+    }
+
+    /// Runs of elements that matter at a position, in the order of the page's table.
+    fn pieces(&self, position: usize) -> Vec<Piece> {
+        let shape = &self.kept.shape;
+        let mut pieces = Vec::new();
+        let slots = window_slots(shape);
+        let mut window = |ring: Buffer, end: usize| {
+            let from = end.saturating_sub(shape.window - 1);
+            ring_pieces(&mut pieces, ring, slots, shape.head_width, from..end);
+        };
+        for layer in &self.layers {
+            window(layer.ring, position);
+        }
+        if let Some(draft) = &self.draft {
+            window(draft.ring, position.saturating_sub(1));
+            let width = shape.streams * shape.width;
+            let last = position.saturating_sub(1)..position;
+            ring_pieces(&mut pieces, draft.streams, STREAM_SLOTS, width, last);
+        }
+        for (layer, state) in self.layers.iter().enumerate() {
+            let sizes = compressors(shape, &self.kept.options, layer, self.context);
+            for (sizes, state) in sizes.iter().zip([&state.compressor, &state.index]) {
+                if let (Some(sizes), Some(state)) = (sizes, state) {
+                    compressor_pieces(&mut pieces, sizes, state, position);
+                }
+            }
+        }
+        pieces
+    }
+
+    /// The live bytes, with a header that says what they belong to.
+    pub fn save(&self, backend: &mut dyn Backend) -> Result<Vec<u8>, Error> {
+        let pieces = self.pieces(self.position);
+        let total: usize = pieces.iter().map(Piece::bytes).sum();
+        let mut bytes = vec![0; HEADER_BYTES + total];
+        let mut at = HEADER_BYTES;
+        for piece in &pieces {
+            let end = at + piece.bytes();
+            backend.read(piece.buffer, piece.offset, &mut bytes[at..end])?;
+            at = end;
+        }
+        let header = self.header(self.position, &bytes[HEADER_BYTES..]);
+        bytes[..HEADER_BYTES].copy_from_slice(&header);
+        Ok(bytes)
+    }
+
+    /// Goes to the position of saved bytes. They are checked whole before anything changes; when the device
+    /// fails in the middle, the state is at position 0.
+    pub fn restore(&mut self, backend: &mut dyn Backend, bytes: &[u8]) -> Result<(), Error> {
+        let (position, payload) = self.check_saved(bytes)?;
+        self.truncate(0)?;
+        let mut rest = payload;
+        for piece in self.pieces(position) {
+            let (now, later) = rest.split_at(piece.bytes());
+            backend.write(piece.buffer, piece.offset, now)?;
+            rest = later;
+        }
+        (self.position, self.floor, self.written) = (position, position, position);
+        Ok(())
+    }
+
+    /// Frees the device memory.
+    pub fn release(self, backend: &mut dyn Backend) {
+        backend.release(self.arena);
+    }
+
+    /// Fields in the order of [`HEADER_BYTES`].
+    fn header(&self, position: usize, payload: &[u8]) -> Vec<u8> {
+        let mut header = Vec::with_capacity(HEADER_BYTES);
+        header.extend_from_slice(MAGIC);
+        header.extend_from_slice(&self.kept.fingerprint.bytes());
+        header.extend_from_slice(&self.kept.drafter.map_or([0; 32], |f| f.bytes()));
+        let options = &self.kept.options;
+        let flags = u32::from(options.round_trips) | u32::from(options.rows == RowStorage::F32) << 1;
+        header.extend_from_slice(&flags.to_le_bytes());
+        for number in [position, payload.len()] {
+            header.extend_from_slice(&u64::try_from(number).unwrap_or(u64::MAX).to_le_bytes());
+        }
+        let mut checksum = Fingerprint::default();
+        checksum.add(payload);
+        header.extend_from_slice(&checksum.bytes()[..8]);
+        header
+    }
+
+    /// Position and payload of saved bytes that fit this state in every respect.
+    fn check_saved<'b>(&self, bytes: &'b [u8]) -> Result<(usize, &'b [u8]), Error> {
+        let refuse = |found: String, wanted: &str| {
+            Err(Error::Saved { found, wanted: wanted.to_owned() })
+        };
+        let Some((header, payload)) = bytes.split_at_checked(HEADER_BYTES) else {
+            return refuse(format!("{} bytes", bytes.len()), "at least a header of 100 bytes");
+        };
+        if header[..8] != *MAGIC {
+            return refuse(format!("a start of {:?}", &header[..8]), "a saved state, version 1");
+        }
+        let mut number = [0; 8];
+        number.copy_from_slice(&header[76..84]);
+        let position = usize::try_from(u64::from_le_bytes(number)).unwrap_or(usize::MAX);
+        if position > self.context {
+            let wanted = format!("at most {}: use a larger context", self.context);
+            return refuse(format!("position {position}"), &wanted);
+        }
+        let total: usize = self.pieces(position).iter().map(Piece::bytes).sum();
+        if payload.len() != total {
+            let wanted = format!("{total} at position {position}");
+            return refuse(format!("{} bytes of state", payload.len()), &wanted);
+        }
+        let wanted = self.header(position, payload);
+        let what = [
+            (8..40, "another model", "the model that it was saved with"),
+            (40..72, "another drafter", "the drafter that it was saved with"),
+            (72..76, "other rounding options", "the options that it was saved with"),
+            (84..100, "a wrong size or checksum", "undamaged bytes"),
+        ];
+        for (range, found, want) in what {
+            if header[range.clone()] != wanted[range] {
+                return refuse(found.to_owned(), want);
+            }
+        }
+        Ok((position, payload))
+    }
+}
+
+/// Whole rows of consecutive positions: at most two runs, since a ring wraps once.
+fn ring_pieces(
+    pieces: &mut Vec<Piece>,
+    ring: Buffer,
+    slots: usize,
+    width: usize,
+    positions: std::ops::Range<usize>,
+) {
+    let mut at = positions.start;
+    while at < positions.end {
+        let slot = at % slots;
+        let rows = (positions.end - at).min(slots - slot);
+        pieces.push(Piece { buffer: ring, offset: slot * width, len: rows * width });
+        at += rows;
+    }
+}
+
+/// The open group, before it the first halves of the previous one where groups overlap, and the rows.
+fn compressor_pieces(
+    pieces: &mut Vec<Piece>,
+    sizes: &CompressSizes,
+    state: &CompressState,
+    position: usize,
+) {
+    let row = sizes.parts * sizes.width;
+    let open = position / sizes.ratio * sizes.ratio;
+    for ring in [state.values, state.scores] {
+        if sizes.parts == 2 {
+            for before in open.saturating_sub(sizes.ratio)..open {
+                let offset = before % sizes.capacity * row;
+                pieces.push(Piece { buffer: ring, offset, len: sizes.width });
+            }
+        }
+        ring_pieces(pieces, ring, sizes.capacity, row, open..position);
+    }
+    let len = position / sizes.ratio * sizes.row_elements();
+    if len > 0 {
+        pieces.push(Piece { buffer: state.rows, offset: 0, len });
+    }
+}

@@ -1,0 +1,123 @@
+//! What a caller asks of a step and gets back, and how one may look inside.
+
+/// Which rows of a step need logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitsFor<'a> {
+    /// None: a chunk of a prompt.
+    None,
+    /// The last row of each span.
+    Last,
+    /// Every row.
+    All,
+    /// These rows.
+    Rows(&'a [usize]),
+}
+
+/// What a step should give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted<'a> {
+    /// Logits of the model. Row of position t: what follows token t.
+    pub logits: LogitsFor<'a>,
+    /// Logits of the draft block for the pair (position t - 1, token t), as they would have been drafted
+    /// with the model at t - 1: what follows token t. Rows of position 0 have none and are left out.
+    pub drafts: LogitsFor<'a>,
+}
+
+/// What a step gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Output {
+    /// Logits of the model.
+    pub logits: Logits,
+    /// Logits of the draft block.
+    pub drafts: Logits,
+}
+
+/// Logits of some rows of a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Logits {
+    pub(crate) vocabulary: usize,
+    pub(crate) rows: Vec<usize>,
+    pub(crate) values: Vec<f32>,
+}
+
+impl Logits {
+    /// How many rows there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is no row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Which rows of the step they belong to.
+    #[must_use]
+    pub fn rows(&self) -> &[usize] {
+        &self.rows
+    }
+
+    /// One logit a token, of the `index`-th row that was asked for.
+    #[must_use]
+    pub fn row(&self, index: usize) -> &[f32] {
+        &self.values[index * self.vocabulary..(index + 1) * self.vocabulary]
+    }
+
+    /// All rows behind one another.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+}
+
+/// Looks at a pass while it runs (`--debug steps`, tests); reading costs a wait at each point.
+pub trait Observer {
+    /// Rows of floats, `width` a row. They may be changed; then the answer is true and they are written back.
+    fn floats(&mut self, at: At, width: usize, values: &mut [f32]) -> bool;
+    /// Rows of ids, `width` a row. Of an indexer's choice at position t only the first
+    /// `min(width, (t + 1) / ratio)` mean anything.
+    fn ids(&mut self, at: At, width: usize, ids: &[u32]);
+}
+
+/// A point of the pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct At {
+    /// Layer; the draft block counts as the one after the last.
+    pub layer: usize,
+    /// What is seen there.
+    pub what: What,
+}
+
+/// What is seen, in the order of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
+    /// Streams at a layer's entry, [streams, d]; also after the last layer, as the entry of the next.
+    LayerIn,
+    /// Rows the indexer chose, ascending.
+    IndexChoice,
+    /// Output of attention, [d].
+    AttentionOut,
+    /// Experts of a token, ascending ids.
+    Experts,
+    /// Their weights.
+    ExpertWeights,
+    /// Output of the FFN, [d].
+    FfnOut,
+}
+
+impl What {
+    /// Name for printing.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            What::LayerIn => "layer_in",
+            What::IndexChoice => "index_choice",
+            What::AttentionOut => "attention_out",
+            What::Experts => "experts",
+            What::ExpertWeights => "expert_weights",
+            What::FfnOut => "ffn_out",
+        }
+    }
+}
