@@ -19,20 +19,12 @@ type Step = (&'static str, &'static str, fn(&Path) -> Result<()>);
 const STEPS: [Step; 8] = [
     ("fmt", "cargo fmt --check", fmt),
     ("tidy", "the rules of the house", tidy::run),
-    (
-        "clippy",
-        "clippy on everything, warnings are errors",
-        clippy,
-    ),
+    ("clippy", "clippy on everything, warnings are errors", clippy),
     ("doc", "rustdoc without warnings", doc),
     ("test", "all tests of the workspace", test),
     ("fuzz", "every fuzz target for a few seconds", fuzz),
     ("release", "the release build of the binary", release),
-    (
-        "smoke",
-        "the first command of README.md answers, from any folder",
-        smoke,
-    ),
+    ("smoke", "the first command of README.md answers, from any folder", smoke),
 ];
 
 /// Prints the steps.
@@ -45,18 +37,11 @@ pub fn list() -> Result<()> {
 
 /// Runs all steps, or the one named; stops at the first that fails.
 pub fn run(root: &Path, only: Option<&str>) -> Result<()> {
-    let chosen: Vec<Step> = STEPS
-        .iter()
-        .filter(|step| only.is_none_or(|name| name == step.0))
-        .copied()
-        .collect();
+    let chosen: Vec<Step> =
+        STEPS.iter().filter(|step| only.is_none_or(|name| name == step.0)).copied().collect();
     if chosen.is_empty() {
         let names: Vec<&str> = STEPS.iter().map(|step| step.0).collect();
-        bail!(
-            "no step `{}`; there are: {}",
-            only.unwrap_or(""),
-            names.join(", ")
-        );
+        bail!("no step `{}`; there are: {}", only.unwrap_or(""), names.join(", "));
     }
     let start = Instant::now();
     let mut times = Vec::new();
@@ -69,11 +54,7 @@ pub fn run(root: &Path, only: Option<&str>) -> Result<()> {
         times.push(format!("{name} {:.0} s", begun.elapsed().as_secs_f64()));
         println!("ci: {name}: ok in {:.1} s", begun.elapsed().as_secs_f64());
     }
-    println!(
-        "ci: {} (all {:.0} s)",
-        times.join(", "),
-        start.elapsed().as_secs_f64()
-    );
+    println!("ci: {} (all {:.0} s)", times.join(", "), start.elapsed().as_secs_f64());
     println!("ci: ok");
     Ok(())
 }
@@ -85,32 +66,12 @@ fn fmt(root: &Path) -> Result<()> {
 
 fn clippy(root: &Path) -> Result<()> {
     component(root, "clippy", "clippy")?;
-    cargo(
-        root,
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ],
-        &[],
-    )
+    cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])
 }
 
 fn doc(root: &Path) -> Result<()> {
     let flags = [("RUSTDOCFLAGS", "-D warnings")];
-    cargo(
-        root,
-        &[
-            "doc",
-            "--workspace",
-            "--no-deps",
-            "--document-private-items",
-        ],
-        &flags,
-    )
+    cargo(root, &["doc", "--workspace", "--no-deps", "--document-private-items"], &flags)
 }
 
 fn test(root: &Path) -> Result<()> {
@@ -155,15 +116,9 @@ fn smoke(root: &Path) -> Result<()> {
         bail!("`ironstar {command}` ended with {}", output.status);
     }
     if answer.trim().len() < ANSWER_BYTES {
-        bail!(
-            "`ironstar {command}` printed {} bytes, which is no answer",
-            answer.trim().len()
-        );
+        bail!("`ironstar {command}` printed {} bytes, which is no answer", answer.trim().len());
     }
-    println!(
-        "ci: smoke: `ironstar {command}` took {:.1} s",
-        begun.elapsed().as_secs_f64()
-    );
+    println!("ci: smoke: `ironstar {command}` took {:.1} s", begun.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -185,21 +140,12 @@ fn shell_words(text: &str) -> Result<Vec<String>> {
 
 fn target_folder(root: &Path) -> Result<PathBuf> {
     let output = Command::new("cargo")
-        .args([
-            "metadata",
-            "--no-deps",
-            "--format-version",
-            "1",
-            "--offline",
-        ])
+        .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
         .current_dir(root)
         .output()
         .context("cargo could not be started")?;
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    metadata["target_directory"]
-        .as_str()
-        .map(PathBuf::from)
-        .context("cargo names no target folder")
+    metadata["target_directory"].as_str().map(PathBuf::from).context("cargo names no target folder")
 }
 
 /// Says what to install where a part of the toolchain is missing.
@@ -215,18 +161,13 @@ fn component(root: &Path, subcommand: &str, component: &str) -> Result<()> {
 
 fn cargo(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let mut command = Command::new("cargo");
-    command
-        .args(arguments)
-        .envs(environment.iter().copied())
-        .current_dir(root);
+    command.args(arguments).envs(environment.iter().copied()).current_dir(root);
     finish(&mut command)
 }
 
 fn finish(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let status = command
-        .status()
-        .with_context(|| format!("{name} could not be started"))?;
+    let status = command.status().with_context(|| format!("{name} could not be started"))?;
     if !status.success() {
         let words: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
         bail!("`{name} {}` ended with {status}", words.join(" "));

@@ -2,11 +2,7 @@
 //!
 //! It knows the tree, cargo and git, and nothing of models: it must build in seconds and link no
 //! crate of the product. Start reading at [`run`]; `tidy/mod.rs` lists the rules of the house.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command line tool"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
 mod ci;
 mod fuzz;
@@ -55,8 +51,5 @@ fn run(arguments: &[String]) -> Result<()> {
 /// The folder above xtask's own, so that the commands work from anywhere in the tree.
 fn project_root() -> Result<PathBuf> {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    Ok(here
-        .parent()
-        .context("xtask lies in a folder of the project")?
-        .to_path_buf())
+    Ok(here.parent().context("xtask lies in a folder of the project")?.to_path_buf())
 }

@@ -15,12 +15,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("engine", &["model", "cluster", "text"]),
     ("server", &["engine", "wire", "text"]),
     ("agent", &["engine", "wire", "text"]),
-    (
-        "cli",
-        &[
-            "server", "agent", "engine", "wire", "text", "cluster", "model", "gguf",
-        ],
-    ),
+    ("cli", &["server", "agent", "engine", "wire", "text", "cluster", "model", "gguf"]),
 ];
 
 /// Developer tools: they may name any crate, and no crate may name them.
@@ -30,11 +25,7 @@ const LIST: &str = "docs/dependencies.md";
 
 /// Crates depend only along the arrows of DESIGN section 3.
 pub fn arrows(tree: &Tree, findings: &mut Vec<Finding>) {
-    for package in tree
-        .packages
-        .iter()
-        .filter(|p| !TOOLS.contains(&p.name.as_str()))
-    {
+    for package in tree.packages.iter().filter(|p| !TOOLS.contains(&p.name.as_str())) {
         let Some(allowed) = allowed(&package.name) else {
             let message = format!(
                 "`{}` has no place among the crates: draw its arrows in ARROWS of xtask",
@@ -57,21 +48,11 @@ pub fn cycles(tree: &Tree, findings: &mut Vec<Finding>) {
     let graph: BTreeMap<&str, BTreeSet<&str>> = tree
         .packages
         .iter()
-        .map(|p| {
-            (
-                p.name.as_str(),
-                own(&p.dependencies)
-                    .chain(own(&p.dev_dependencies))
-                    .collect(),
-            )
-        })
+        .map(|p| (p.name.as_str(), own(&p.dependencies).chain(own(&p.dev_dependencies)).collect()))
         .collect();
     for package in &tree.packages {
         if reachable(&graph, &package.name).contains(package.name.as_str()) {
-            let message = format!(
-                "`{}` depends on itself, dev-dependencies counted",
-                package.name
-            );
+            let message = format!("`{}` depends on itself, dev-dependencies counted", package.name);
             findings.push(finding(package, "cycles", message));
         }
     }
@@ -82,12 +63,7 @@ pub fn explained(tree: &Tree, findings: &mut Vec<Finding>) {
     let text = tree.text(LIST).unwrap_or_default();
     let mut listed = BTreeMap::new();
     let mut report = |path: &str, line, message| {
-        findings.push(Finding {
-            path: path.to_string(),
-            line,
-            rule: "explained",
-            message,
-        });
+        findings.push(Finding { path: path.to_string(), line, rule: "explained", message });
     };
     for (index, line) in text.lines().enumerate() {
         let Some(entry) = line.strip_prefix("- ") else {
@@ -115,28 +91,18 @@ pub fn explained(tree: &Tree, findings: &mut Vec<Finding>) {
             used.insert(name.as_str());
             if !listed.contains_key(name.as_str()) {
                 let path = format!("{}/Cargo.toml", package.folder);
-                report(
-                    &path,
-                    0,
-                    format!("`{name}` has no line in {LIST} that says why"),
-                );
+                report(&path, 0, format!("`{name}` has no line in {LIST} that says why"));
             }
         }
     }
     for (name, line) in listed.iter().filter(|(name, _)| !used.contains(*name)) {
-        report(
-            LIST,
-            *line,
-            format!("no Cargo.toml names `{name}` any more: remove the line"),
-        );
+        report(LIST, *line, format!("no Cargo.toml names `{name}` any more: remove the line"));
     }
 }
 
 fn allowed(name: &str) -> Option<BTreeSet<&'static str>> {
-    let graph: BTreeMap<&str, BTreeSet<&str>> = ARROWS
-        .iter()
-        .map(|(from, to)| (*from, to.iter().copied().collect()))
-        .collect();
+    let graph: BTreeMap<&str, BTreeSet<&str>> =
+        ARROWS.iter().map(|(from, to)| (*from, to.iter().copied().collect())).collect();
     let (known, _) = graph.get_key_value(name)?;
     Some(reachable(&graph, known))
 }
@@ -158,17 +124,9 @@ fn is_own(name: &str) -> bool {
 }
 
 fn own(names: &BTreeSet<String>) -> impl Iterator<Item = &str> {
-    names
-        .iter()
-        .filter(|n| is_own(n))
-        .map(|n| n.trim_start_matches("ironstar-"))
+    names.iter().filter(|n| is_own(n)).map(|n| n.trim_start_matches("ironstar-"))
 }
 
 fn finding(package: &Package, rule: &'static str, message: String) -> Finding {
-    Finding {
-        path: format!("{}/Cargo.toml", package.folder),
-        line: 0,
-        rule,
-        message,
-    }
+    Finding { path: format!("{}/Cargo.toml", package.folder), line: 0, rule, message }
 }

@@ -23,10 +23,7 @@ pub fn apply(tree: &Tree, findings: Vec<Finding>) -> Vec<Finding> {
         }
         match parse(index + 1, line) {
             Some(exception) => exceptions.push(exception),
-            None => kept.push(about(
-                index + 1,
-                format!("`{line}` is not `RULE PATH: REASON`"),
-            )),
+            None => kept.push(about(index + 1, format!("`{line}` is not `RULE PATH: REASON`"))),
         }
     }
     for finding in findings {
@@ -37,10 +34,8 @@ pub fn apply(tree: &Tree, findings: Vec<Finding>) -> Vec<Finding> {
         }
     }
     for unused in exceptions.iter().filter(|e| !e.used) {
-        let message = format!(
-            "nothing needs `{} {}` any more: remove it",
-            unused.rule, unused.path
-        );
+        let message =
+            format!("nothing needs `{} {}` any more: remove it", unused.rule, unused.path);
         kept.push(about(unused.line, message));
     }
     kept
@@ -50,19 +45,9 @@ fn parse(line: usize, text: &str) -> Option<Exception<'_>> {
     let (head, reason) = text.split_once(": ")?;
     let (rule, path) = head.split_once(' ')?;
     let whole = reason.split_whitespace().count() >= 3 && !path.contains(' ');
-    whole.then_some(Exception {
-        line,
-        rule,
-        path,
-        used: false,
-    })
+    whole.then_some(Exception { line, rule, path, used: false })
 }
 
 fn about(line: usize, message: String) -> Finding {
-    Finding {
-        path: FILE.to_string(),
-        line,
-        rule: "exceptions",
-        message,
-    }
+    Finding { path: FILE.to_string(), line, rule: "exceptions", message }
 }

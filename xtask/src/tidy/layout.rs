@@ -7,24 +7,11 @@ const LIB_LINES: usize = 150;
 
 /// `lib.rs` is doc with an example, modules, and a short public surface.
 pub fn crate_docs(tree: &Tree, findings: &mut Vec<Finding>) {
-    for source in tree
-        .sources
-        .iter()
-        .filter(|s| s.path.ends_with("/src/lib.rs"))
-    {
+    for source in tree.sources.iter().filter(|s| s.path.ends_with("/src/lib.rs")) {
         let mut report = |line, message: String| {
-            findings.push(Finding {
-                path: source.path.clone(),
-                line,
-                rule: "crate-docs",
-                message,
-            });
+            findings.push(Finding { path: source.path.clone(), line, rule: "crate-docs", message });
         };
-        let doc: String = source
-            .text
-            .lines()
-            .take_while(|l| l.starts_with("//!"))
-            .collect();
+        let doc: String = source.text.lines().take_while(|l| l.starts_with("//!")).collect();
         if doc.is_empty() {
             report(
                 1,
@@ -32,10 +19,7 @@ pub fn crate_docs(tree: &Tree, findings: &mut Vec<Finding>) {
                     .into(),
             );
         } else if !doc.contains("```") {
-            report(
-                1,
-                "the crate page wants an example of a few lines that runs as a test".into(),
-            );
+            report(1, "the crate page wants an example of a few lines that runs as a test".into());
         }
         let lines = source.text.lines().count();
         if lines > LIB_LINES {
@@ -51,11 +35,7 @@ pub fn crate_docs(tree: &Tree, findings: &mut Vec<Finding>) {
 
 /// Every Rust file is part of some target.
 pub fn unreachable_files(tree: &Tree, findings: &mut Vec<Finding>) {
-    for source in tree
-        .sources
-        .iter()
-        .filter(|s| !tree.reached.contains(&s.path))
-    {
+    for source in tree.sources.iter().filter(|s| !tree.reached.contains(&s.path)) {
         findings.push(Finding {
             path: source.path.clone(),
             line: 0,
@@ -68,11 +48,7 @@ pub fn unreachable_files(tree: &Tree, findings: &mut Vec<Finding>) {
 /// Nothing large enters the repository unnoticed.
 pub fn large_files(tree: &Tree, findings: &mut Vec<Finding>) {
     for path in &tree.files {
-        let bytes = tree
-            .root
-            .join(path)
-            .symlink_metadata()
-            .map_or(0, |m| m.len());
+        let bytes = tree.root.join(path).symlink_metadata().map_or(0, |m| m.len());
         if bytes > LARGE_BYTES {
             findings.push(Finding {
                 path: path.clone(),
@@ -86,38 +62,24 @@ pub fn large_files(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Every entry `module::INFO` of the table FORMATS is tested: in its own file, or by a test that walks
-/// the table.
+/// Every entry `module::INFO` of the table FORMATS is tested: in its own file, or by a test that
+/// walks the table.
 pub fn format_tests(tree: &Tree, findings: &mut Vec<Finding>) {
     let own = |source: &&Source| source.path.starts_with("crates/quant/");
     let tests = |source: &&Source| source.text.contains("#[test]");
-    let walks = |source: &Source| source.words("FORMATS").next().is_some();
-    if tree
-        .sources
-        .iter()
-        .filter(own)
-        .filter(tests)
-        .any(|s| s.in_test(0) && walks(s))
-    {
+    let walks = |source: &Source| source.words("FORMATS").any(|at| source.in_test(at));
+    if tree.sources.iter().filter(own).filter(tests).any(walks) {
         return;
     }
     let table = |source: &&Source| source.code.contains("static FORMATS");
     let Some(source) = tree.sources.iter().filter(own).find(table) else {
         return;
     };
-    let start = source
-        .code
-        .find("static FORMATS")
-        .expect("the filter saw it");
-    let end = source.code[start..]
-        .find("];")
-        .map_or(source.code.len(), |i| start + i);
+    let start = source.code.find("static FORMATS").expect("the filter saw it");
+    let end = source.code[start..].find("];").map_or(source.code.len(), |i| start + i);
     for (at, _) in source.code[start..end].match_indices("::INFO") {
         let before = &source.code[start..start + at];
-        let module = before
-            .rsplit(|c: char| !c.is_alphanumeric() && c != '_')
-            .next()
-            .unwrap_or("");
+        let module = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("");
         let file = format!("crates/quant/src/{module}.rs");
         let folder = format!("crates/quant/src/{module}/");
         let of_module = |s: &&Source| s.path == file || s.path.starts_with(&folder);

@@ -34,12 +34,7 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding {
-            path,
-            line,
-            rule,
-            message,
-        } = self;
+        let Finding { path, line, rule, message } = self;
         match line {
             0 => write!(f, "{path}: {rule}: {message}"),
             _ => write!(f, "{path}:{line}: {rule}: {message}"),

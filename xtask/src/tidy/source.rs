@@ -31,17 +31,10 @@ impl Source {
     /// Reads `text`; `test` says that all of it is test code.
     pub fn new(path: &str, text: String, test: bool) -> Self {
         let code = blank(&text);
-        let line_starts = std::iter::once(0)
-            .chain(text.match_indices('\n').map(|(at, _)| at + 1))
-            .collect();
-        let mut source = Source {
-            path: path.to_string(),
-            text,
-            code,
-            test,
-            tests: Vec::new(),
-            line_starts,
-        };
+        let line_starts =
+            std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let mut source =
+            Source { path: path.to_string(), text, code, test, tests: Vec::new(), line_starts };
         source.tests = source.test_modules();
         source
     }
@@ -64,23 +57,18 @@ impl Source {
     /// Offsets where `word` stands in code, not inside a longer word.
     pub fn words<'a>(&'a self, word: &'a str) -> impl Iterator<Item = usize> + 'a {
         let bytes = self.code.as_bytes();
-        self.code
-            .match_indices(word)
-            .map(|(at, _)| at)
-            .filter(move |&at| {
-                let before = at.checked_sub(1).map(|i| bytes[i]);
-                let after = bytes.get(at + word.len()).copied();
-                let own_edge = |b: Option<u8>| !b.is_some_and(is_word);
-                (own_edge(before) || !word.starts_with(is_word_char))
-                    && (own_edge(after) || !word.ends_with(is_word_char))
-            })
+        self.code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+            let before = at.checked_sub(1).map(|i| bytes[i]);
+            let after = bytes.get(at + word.len()).copied();
+            let own_edge = |b: Option<u8>| !b.is_some_and(is_word);
+            (own_edge(before) || !word.starts_with(is_word_char))
+                && (own_edge(after) || !word.ends_with(is_word_char))
+        })
     }
 
     /// All functions that have a body, in the order of the file.
     pub fn functions(&self) -> Vec<Function> {
-        self.words("fn")
-            .filter_map(|at| self.function_at(at))
-            .collect()
+        self.words("fn").filter_map(|at| self.function_at(at)).collect()
     }
 
     fn function_at(&self, at: usize) -> Option<Function> {
@@ -187,9 +175,7 @@ fn literal_or_comment(text: &str, at: usize) -> Range<usize> {
     if let Some(hashes) = raw_string(rest).filter(|_| !word_before) {
         let close = format!("\"{}", "#".repeat(hashes));
         let open = at + rest.find('"').expect("raw_string saw the quote") + 1;
-        let end = text[open..]
-            .find(&close)
-            .map_or(text.len(), |i| open + i + 1);
+        let end = text[open..].find(&close).map_or(text.len(), |i| open + i + 1);
         return open..end;
     }
     match bytes[at] {
@@ -224,9 +210,7 @@ fn block_comment(rest: &str) -> usize {
 
 /// Number of hashes, if a raw string (`r"`, `br#"`, `cr##"`) begins here.
 fn raw_string(rest: &str) -> Option<usize> {
-    let after = ["r", "br", "cr"]
-        .iter()
-        .find_map(|p| rest.strip_prefix(p))?;
+    let after = ["r", "br", "cr"].iter().find_map(|p| rest.strip_prefix(p))?;
     let hashes = after.len() - after.trim_start_matches('#').len();
     after[hashes..].starts_with('"').then_some(hashes)
 }
@@ -248,9 +232,5 @@ fn char_literal(text: &str, at: usize) -> Range<usize> {
         return at + 1..quoted_end(bytes, at + 1, b'\'') + 1;
     }
     let end = at + 1 + char_len(first);
-    if bytes.get(end) == Some(&b'\'') {
-        at + 1..end + 1
-    } else {
-        at + 1..at + 1
-    }
+    if bytes.get(end) == Some(&b'\'') { at + 1..end + 1 } else { at + 1..at + 1 }
 }

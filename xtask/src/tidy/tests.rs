@@ -44,34 +44,21 @@ fn every_rule_has_an_example() {
 
 #[test]
 fn functions_are_measured_from_fn_to_brace() {
-    let text = "trait T { fn none(&self); }\nfn one() {}\nimpl S {\n  pub fn two<'a>(x: [u8; 3])\n  \
-                where\n    X: Y,\n  {\n    let c = '}'; // }\n    let s = \"}\";\n  }\n}\n";
+    let text = "trait T { fn none(&self); }\nfn one() {}\nimpl S {\n  pub fn two<'a>(x: [u8; 3])\n\
+                \x20 where\n    X: Y,\n  {\n    let c = '}'; // }\n    let s = \"}\";\n  }\n}\n";
     let source = Source::new("a.rs", text.to_string(), false);
     let function = |name: &str, first_line, last_line| Function {
         name: name.to_string(),
         first_line,
         last_line,
     };
-    assert_eq!(
-        source.functions(),
-        [function("one", 2, 2), function("two", 4, 10)]
-    );
+    assert_eq!(source.functions(), [function("one", 2, 2), function("two", 4, 10)]);
 }
 
 #[test]
 fn blanking_keeps_length_and_lines() {
-    let cases = [
-        "",
-        "'",
-        "\"",
-        "r#\"",
-        "/*",
-        "é'é'\"é\"",
-        "b'\\''",
-        "'a",
-        "\"\\",
-        "// é\n/* é */x",
-    ];
+    let cases =
+        ["", "'", "\"", "r#\"", "/*", "é'é'\"é\"", "b'\\''", "'a", "\"\\", "// é\n/* é */x"];
     for text in cases {
         let source = Source::new("a.rs", text.to_string(), false);
         assert_eq!(source.code.len(), text.len(), "{text}");

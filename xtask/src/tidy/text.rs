@@ -13,12 +13,8 @@ const KERNELS: [&str; 3] = ["/cpu/packed/", "/cpu/reference/", "kernels/"];
 /// Suffixes of files that people write line by line. Prose (Markdown) wraps in whatever shows it.
 const WRITTEN: [&str; 5] = [".rs", ".k", ".py", ".sh", ".toml"];
 /// Leftovers, spelt in halves so that this file does not find itself.
-const MARKERS: [&str; 4] = [
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("HA", "CK"),
-    concat!("XX", "X"),
-];
+const MARKERS: [&str; 4] =
+    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("HA", "CK"), concat!("XX", "X")];
 /// Packages that talk to a terminal.
 const TERMINAL: [&str; 3] = ["cli", "xtask", "fuzz"];
 /// Packages that may contain unsafe code.
@@ -47,10 +43,7 @@ pub fn function_lines(tree: &Tree, findings: &mut Vec<Finding>) {
             if lines > limit {
                 report(
                     function.first_line,
-                    format!(
-                        "`{}` has {lines} lines, and the limit is {limit}",
-                        function.name
-                    ),
+                    format!("`{}` has {lines} lines, and the limit is {limit}", function.name),
                 );
             }
         }
@@ -63,10 +56,7 @@ pub fn columns(tree: &Tree, findings: &mut Vec<Finding>) {
         for (index, line) in text.lines().enumerate() {
             let width = line.chars().count();
             if width > COLUMNS && !line.contains("://") {
-                report(
-                    index + 1,
-                    format!("{width} columns, and the limit is {COLUMNS}"),
-                );
+                report(index + 1, format!("{width} columns, and the limit is {COLUMNS}"));
             }
         }
     });
@@ -75,10 +65,7 @@ pub fn columns(tree: &Tree, findings: &mut Vec<Finding>) {
 /// Work that is left goes into an issue, not into a comment.
 pub fn markers(tree: &Tree, findings: &mut Vec<Finding>) {
     let everywhere = |path: &str| {
-        WRITTEN
-            .iter()
-            .chain(&[".md", ".txt", ".yml"])
-            .any(|suffix| path.ends_with(suffix))
+        WRITTEN.iter().chain(&[".md", ".txt", ".yml"]).any(|suffix| path.ends_with(suffix))
             && !path.starts_with("tests/golden/")
     };
     for path in tree.files.iter().filter(|p| everywhere(p)) {
@@ -120,29 +107,13 @@ const BANS: [(&str, Where, &str); 13] = [
     ("eprint!", Where::Libraries, ASK),
     ("env::var", Where::OutsideMain, FLAG),
     ("env::var_os", Where::OutsideMain, FLAG),
-    (
-        "process::exit",
-        Where::OutsideMain,
-        "only main ends the process: return an error",
-    ),
-    (
-        ".unwrap()",
-        Where::Product,
-        "return an error, or `expect` with the invariant as a sentence",
-    ),
-    (
-        concat!("db", "g!"),
-        Where::Anywhere,
-        "a leftover of debugging",
-    ),
+    ("process::exit", Where::OutsideMain, "only main ends the process: return an error"),
+    (".unwrap()", Where::Product, "return an error, or `expect` with the invariant as a sentence"),
+    (concat!("db", "g!"), Where::Anywhere, "a leftover of debugging"),
     (concat!("to", "do!"), Where::Anywhere, STUB),
     (concat!("unimple", "mented!"), Where::Anywhere, STUB),
     ("static mut", Where::Anywhere, "no global state"),
-    (
-        "thread::sleep",
-        Where::Tests,
-        "a test that sleeps is a bug: use a fake clock or a channel",
-    ),
+    ("thread::sleep", Where::Tests, "a test that sleeps is a bug: use a fake clock or a channel"),
 ];
 
 /// Reports the calls in [`BANS`].
@@ -171,10 +142,7 @@ pub fn foreign_paths(tree: &Tree, findings: &mut Vec<Finding>) {
         let foreign = [concat!("/wo", "rk/"), concat!("../sha", "red")];
         for (index, line) in source.text.lines().enumerate() {
             if foreign.iter().any(|f| line.contains(f)) {
-                report(
-                    index + 1,
-                    "a path outside the project: a clone has nothing there".into(),
-                );
+                report(index + 1, "a path outside the project: a clone has nothing there".into());
             }
         }
     });
@@ -198,40 +166,37 @@ pub fn expect_sentence(tree: &Tree, findings: &mut Vec<Finding>) {
 
 /// Unsafe code only where STYLE 16 allows it, and never without its reason.
 pub fn unsafe_places(tree: &Tree, findings: &mut Vec<Finding>) {
-    each_source(
-        tree,
-        findings,
-        "unsafe-places",
-        |source, package, report| {
-            let name = package.map_or("", |p| p.name.as_str());
-            let code_only = |at: &usize| {
-                let is_type = source.code[*at..].starts_with("unsafe fn(");
-                !is_type && !source.attributes_before(*at).trim_end().ends_with("#[")
-            };
-            let places: Vec<usize> = source.words("unsafe").filter(code_only).collect();
-            let allowed = match name {
-                _ if UNSAFE.contains(&name) => usize::MAX,
-                "gguf" => 1,
-                _ => 0,
-            };
-            for (index, &at) in places.iter().enumerate() {
-                let line = source.line(at);
-                if index >= allowed {
-                    report(
-                        line,
-                        format!("`{name}` has no unsafe code beyond the map of a file"),
-                    );
-                }
-                if !has_safety(source, at) {
-                    report(
-                        line,
-                        "no `SAFETY:` above (a function: `# Safety`): which facts, checked where"
-                            .into(),
-                    );
-                }
+    each_source(tree, findings, "unsafe-places", |source, package, report| {
+        let name = package.map_or("", |p| p.name.as_str());
+        let code_only = |at: &usize| {
+            let is_type = source.code[*at..].starts_with("unsafe fn(");
+            !is_type && !source.attributes_before(*at).trim_end().ends_with("#[")
+        };
+        let places: Vec<usize> = source.words("unsafe").filter(code_only).collect();
+        let allowed = match name {
+            _ if UNSAFE.contains(&name) => usize::MAX,
+            "gguf" => 1,
+            _ => 0,
+        };
+        for (index, &at) in places.iter().enumerate() {
+            let line = source.line(at);
+            if index >= allowed {
+                report(
+                    line,
+                    format!(
+                        "`{name}` may have {allowed} unsafe places: move it to quant or device"
+                    ),
+                );
             }
-        },
-    );
+            if !has_safety(source, at) {
+                report(
+                    line,
+                    "no `SAFETY:` above (a function: `# Safety`): which facts, checked where"
+                        .into(),
+                );
+            }
+        }
+    });
 }
 
 /// Whether the comment between the item before and `at`, or the line itself, speaks of safety.
@@ -245,14 +210,9 @@ pub fn lint_reasons(tree: &Tree, findings: &mut Vec<Finding>) {
     each_source(tree, findings, "lint-reasons", |source, _, report| {
         for attribute in ["#[allow(", "#![allow(", "#[expect(", "#![expect("] {
             for (at, _) in source.code.match_indices(attribute) {
-                let end = source.code[at..]
-                    .find(")]")
-                    .map_or(source.code.len(), |i| at + i);
+                let end = source.code[at..].find(")]").map_or(source.code.len(), |i| at + i);
                 if !source.code[at..end].contains("reason") {
-                    report(
-                        source.line(at),
-                        format!("`{attribute}..)]` without `reason = \"..\"`"),
-                    );
+                    report(source.line(at), format!("`{attribute}..)]` without `reason = \"..\"`"));
                 }
             }
         }
@@ -263,10 +223,7 @@ pub fn lint_reasons(tree: &Tree, findings: &mut Vec<Finding>) {
 pub fn ignored_tests(tree: &Tree, findings: &mut Vec<Finding>) {
     each_source(tree, findings, "ignored-tests", |source, _, report| {
         for (at, _) in source.code.match_indices("#[ignore]") {
-            report(
-                source.line(at),
-                "write `#[ignore = \"why, and how to run it\"]`".into(),
-            );
+            report(source.line(at), "write `#[ignore = \"why, and how to run it\"]`".into());
         }
     });
 }
@@ -279,18 +236,9 @@ fn each_source(
     rule: impl Fn(&Source, Option<&Package>, &mut dyn FnMut(usize, String)),
 ) {
     for source in &tree.sources {
-        rule(
-            source,
-            tree.package_of(&source.path),
-            &mut |line, message| {
-                findings.push(Finding {
-                    path: source.path.clone(),
-                    line,
-                    rule: name,
-                    message,
-                });
-            },
-        );
+        rule(source, tree.package_of(&source.path), &mut |line, message| {
+            findings.push(Finding { path: source.path.clone(), line, rule: name, message });
+        });
     }
 }
 
@@ -301,21 +249,12 @@ fn each_written(
     name: &'static str,
     rule: impl Fn(&str, &str, &mut dyn FnMut(usize, String)),
 ) {
-    for path in tree
-        .files
-        .iter()
-        .filter(|p| WRITTEN.iter().any(|w| p.ends_with(w)))
-    {
+    for path in tree.files.iter().filter(|p| WRITTEN.iter().any(|w| p.ends_with(w))) {
         let Some(text) = tree.text(path) else {
             continue;
         };
         rule(path, &text, &mut |line, message| {
-            findings.push(Finding {
-                path: path.clone(),
-                line,
-                rule: name,
-                message,
-            });
+            findings.push(Finding { path: path.clone(), line, rule: name, message });
         });
     }
 }

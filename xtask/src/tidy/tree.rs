@@ -9,13 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Folders with made or foreign content: tidy's own bad example, build output, fuzz inputs.
-const SKIPPED: [&str; 5] = [
-    "target/",
-    ".git/",
-    "fuzz/corpus/",
-    "fuzz/artifacts/",
-    "xtask/tests/bad_tree/",
-];
+const SKIPPED: [&str; 5] =
+    ["target/", ".git/", "fuzz/corpus/", "fuzz/artifacts/", "xtask/tests/bad_tree/"];
 
 /// A package of the workspace (or of the libFuzzer folder beside it).
 pub struct Package {
@@ -48,21 +43,15 @@ pub struct Tree {
 impl Tree {
     /// Reads everything that the rules need.
     pub fn read(root: &Path) -> Result<Self> {
-        let root = root
-            .canonicalize()
-            .with_context(|| format!("{} is no folder", root.display()))?;
+        let root =
+            root.canonicalize().with_context(|| format!("{} is no folder", root.display()))?;
         let files = list_files(&root)?;
         let mut packages = packages(&root, "Cargo.toml")?;
         if files.iter().any(|f| f == "fuzz/libfuzzer/Cargo.toml") {
             packages.extend(self::packages(&root, "fuzz/libfuzzer/Cargo.toml")?);
         }
-        let mut tree = Tree {
-            root,
-            files,
-            packages,
-            sources: Vec::new(),
-            reached: BTreeSet::new(),
-        };
+        let mut tree =
+            Tree { root, files, packages, sources: Vec::new(), reached: BTreeSet::new() };
         tree.read_sources()?;
         Ok(tree)
     }
@@ -70,10 +59,7 @@ impl Tree {
     /// The package that a file belongs to: the one with the longest folder above it.
     pub fn package_of(&self, path: &str) -> Option<&Package> {
         let above = |p: &&Package| path.starts_with(&format!("{}/", p.folder));
-        self.packages
-            .iter()
-            .filter(above)
-            .max_by_key(|p| p.folder.len())
+        self.packages.iter().filter(above).max_by_key(|p| p.folder.len())
     }
 
     /// Text of a file that is not Rust; `None` for binary files and links that lead nowhere.
@@ -121,35 +107,16 @@ fn follow(
     }
     for (file, declared_as_test) in declared(source, is_root) {
         for candidate in file {
-            follow(
-                texts,
-                &candidate,
-                test || declared_as_test,
-                false,
-                product,
-                reached,
-            );
+            follow(texts, &candidate, test || declared_as_test, false, product, reached);
         }
     }
 }
 
 /// Files that a source names: where each may lie, and whether only tests see it.
 fn declared(source: &Source, is_root: bool) -> Vec<(Vec<String>, bool)> {
-    let folder = source
-        .path
-        .rsplit_once('/')
-        .map_or("", |(folder, _)| folder);
-    let stem = source
-        .path
-        .rsplit('/')
-        .next()
-        .unwrap_or("")
-        .trim_end_matches(".rs");
-    let own = if is_root || stem == "mod" {
-        folder.into()
-    } else {
-        format!("{folder}/{stem}")
-    };
+    let folder = source.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let stem = source.path.rsplit('/').next().unwrap_or("").trim_end_matches(".rs");
+    let own = if is_root || stem == "mod" { folder.into() } else { format!("{folder}/{stem}") };
     let mut out = Vec::new();
     for at in source.words("mod") {
         let Some(name) = word_after(&source.code, at + 3) else {
@@ -184,16 +151,10 @@ fn enclosing_modules(source: &Source, at: usize) -> String {
     let encloses = |start: &usize| {
         let open = source.code[*start..].find(['{', ';']).map(|i| start + i);
         let block = open.filter(|&o| source.code.as_bytes()[o] == b'{' && o < at);
-        block
-            .and_then(|o| source.matching_brace(o))
-            .is_some_and(|end| end > at)
+        block.and_then(|o| source.matching_brace(o)).is_some_and(|end| end > at)
     };
     let name = |start: usize| word_after(&source.code, start + 3).map(|name| format!("{name}/"));
-    source
-        .words("mod")
-        .filter(encloses)
-        .filter_map(name)
-        .collect()
+    source.words("mod").filter(encloses).filter_map(name).collect()
 }
 
 /// The first string literal after `word`.
@@ -220,13 +181,7 @@ fn join(folder: &str, file: &str) -> String {
 /// Files that git tracks or would track; a plain walk where there is no git.
 fn list_files(root: &Path) -> Result<Vec<String>> {
     let listed = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
         .output()
         .ok()
@@ -250,16 +205,8 @@ fn walk(root: &Path, folder: &str) -> Result<Vec<String>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(root.join(folder))? {
         let entry = entry?;
-        let name = entry
-            .file_name()
-            .into_string()
-            .ok()
-            .context("a file name is not UTF-8")?;
-        let path = if folder.is_empty() {
-            name
-        } else {
-            format!("{folder}/{name}")
-        };
+        let name = entry.file_name().into_string().ok().context("a file name is not UTF-8")?;
+        let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
         if !entry.file_type()?.is_dir() {
             files.push(path);
         } else if !SKIPPED.contains(&format!("{path}/").as_str()) {
@@ -272,46 +219,26 @@ fn walk(root: &Path, folder: &str) -> Result<Vec<String>> {
 /// Asks cargo for the packages of one workspace.
 fn packages(root: &Path, manifest: &str) -> Result<Vec<Package>> {
     let output = Command::new("cargo")
-        .args([
-            "metadata",
-            "--no-deps",
-            "--format-version",
-            "1",
-            "--offline",
-            "--manifest-path",
-        ])
+        .args(["metadata", "--no-deps", "--format-version", "1", "--offline", "--manifest-path"])
         .arg(root.join(manifest))
         .output()
         .context("cargo could not be started")?;
     if !output.status.success() {
-        bail!(
-            "cargo cannot read {manifest}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        bail!("cargo cannot read {manifest}: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
-    let listed = metadata["packages"]
-        .as_array()
-        .context("cargo metadata lists no packages")?;
-    listed
-        .iter()
-        .map(|package| read_package(root, package))
-        .collect()
+    let listed = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    listed.iter().map(|package| read_package(root, package)).collect()
 }
 
 fn read_package(root: &Path, package: &Value) -> Result<Package> {
     let relative = |path: &Value| -> Result<String> {
         let path = Path::new(path.as_str().context("a path in cargo metadata")?);
-        let inside = path
-            .strip_prefix(root)
-            .with_context(|| format!("{}", path.display()))?;
+        let inside = path.strip_prefix(root).with_context(|| format!("{}", path.display()))?;
         Ok(inside.to_string_lossy().replace('\\', "/"))
     };
     let manifest = relative(&package["manifest_path"])?;
-    let folder = manifest
-        .trim_end_matches("Cargo.toml")
-        .trim_end_matches('/')
-        .to_string();
+    let folder = manifest.trim_end_matches("Cargo.toml").trim_end_matches('/').to_string();
     let (mut dependencies, mut dev_dependencies) = (BTreeSet::new(), BTreeSet::new());
     for dependency in package["dependencies"].as_array().into_iter().flatten() {
         let name = dependency["name"].as_str().unwrap_or("").to_string();
@@ -330,16 +257,6 @@ fn read_package(root: &Path, package: &Value) -> Result<Package> {
             .any(|kind| ["test", "bench", "example", "custom-build"].contains(&kind));
         roots.push((relative(&target["src_path"])?, test));
     }
-    let name = package["name"]
-        .as_str()
-        .unwrap_or("")
-        .trim_start_matches("ironstar-")
-        .to_string();
-    Ok(Package {
-        name,
-        folder,
-        dependencies,
-        dev_dependencies,
-        roots,
-    })
+    let name = package["name"].as_str().unwrap_or("").trim_start_matches("ironstar-").to_string();
+    Ok(Package { name, folder, dependencies, dev_dependencies, roots })
 }

@@ -1,0 +1,66 @@
+//! The fuzz driver. `--list` names the targets; without `--target` every one runs.
+//!
+//! Each target runs in a process of its own. Panics, slow inputs and greedy inputs are caught
+//! inside it; what kills a process (a stack that overflows) is seen from outside, and the same
+//! session is run again with every input written down first.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
+
+mod options;
+mod worker;
+
+use ironstar_fuzz::{Counting, TARGETS, find};
+use options::Options;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+#[global_allocator]
+static MEMORY: Counting = Counting::new();
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match Options::parse(&words).and_then(|options| run(&options, &words)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("fuzz: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options, words: &[String]) -> Result<(), String> {
+    if options.list {
+        TARGETS.iter().for_each(|target| println!("{}", target.name));
+        return Ok(());
+    }
+    if options.worker {
+        let name = options.target.as_deref().unwrap_or_default();
+        let target = find(name).ok_or_else(|| format!("no target `{name}`; see --list"))?;
+        return worker::run(target, options, &MEMORY);
+    }
+    match &options.target {
+        Some(name) => supervise(name, options, words),
+        None => TARGETS.iter().try_for_each(|target| supervise(target.name, options, words)),
+    }
+}
+
+/// Runs one target in its own process; finds the input that killed it, if one did.
+fn supervise(name: &str, options: &Options, words: &[String]) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+    let worker = |more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(words).args(["--worker", "--target", name]).args(more);
+        command.status().map_err(|e| format!("cannot start a worker: {e}"))
+    };
+    let status = worker(&[])?;
+    if status.success() {
+        return Ok(());
+    }
+    if status.code().is_some() {
+        return Err(format!("target {name} failed"));
+    }
+    eprintln!("fuzz: {name}: the process died ({status}); running again to see at which input");
+    let trace: PathBuf = options.artifacts(name).join("died.bin");
+    std::fs::create_dir_all(options.artifacts(name)).map_err(|e| format!("artifacts: {e}"))?;
+    worker(&["--trace", &trace.to_string_lossy()])?;
+    Err(format!("target {name} died; the input is in {}", trace.display()))
+}

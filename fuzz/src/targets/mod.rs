@@ -1,0 +1,49 @@
+//! The table of targets. Adding one: a module with seeds and a `run`, and a row in [`TARGETS`].
+
+mod quant;
+mod self_test;
+
+/// A parser of outside bytes, as the driver sees it.
+pub struct Target {
+    /// Name on the command line and of the folder under `fuzz/regressions/`.
+    pub name: &'static str,
+    /// Inputs that are right, to begin with.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Words of the format, to be inserted.
+    pub dictionary: &'static [&'static [u8]],
+    /// Inputs are cut to this many bytes.
+    pub len_max: usize,
+    /// Memory that any input may take.
+    pub base_bytes: usize,
+    /// Memory that an input may take for each of its bytes.
+    pub bytes_per_byte: usize,
+    /// Must return for any input, with a signature of the outcome ([`signature`]); checks the
+    /// target's properties by panicking.
+    pub run: fn(&[u8]) -> u64,
+}
+
+/// Every target, run by CI for a few seconds each.
+pub static TARGETS: &[Target] = &[quant::BLOCKS, quant::INT8];
+
+/// Targets with known faults, which test the driver itself. CI does not fuzz them.
+pub static SELF_TESTS: &[Target] = self_test::ALL;
+
+/// A target by its name, the faulty ones included.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().chain(SELF_TESTS).find(|target| target.name == name)
+}
+
+/// A number for what happened: equal for messages that differ only in quoted text and digits.
+pub(crate) fn signature(outcome: &str) -> u64 {
+    let mut quoted = false;
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in outcome.bytes() {
+        if matches!(byte, b'`' | b'"') {
+            quoted = !quoted;
+        } else if !quoted && byte.is_ascii_alphabetic() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    hash
+}
