@@ -18,17 +18,11 @@ pub struct Int8Blocks<'a> {
 ///
 /// Panics unless `x` is whole blocks and `codes`, `scales` have their lengths.
 pub fn quantize_int8(x: &[f32], block: usize, codes: &mut [i8], scales: &mut [f32]) {
-    assert!(
-        block > 0 && x.len().is_multiple_of(block),
-        "{} values, block {block}",
-        x.len()
-    );
+    assert!(block > 0 && x.len().is_multiple_of(block), "{} values, block {block}", x.len());
     assert_eq!(codes.len(), x.len(), "codes and values");
     assert_eq!(scales.len(), x.len() / block, "scales and blocks");
-    for ((x, codes), scale) in x
-        .chunks_exact(block)
-        .zip(codes.chunks_exact_mut(block))
-        .zip(scales.iter_mut())
+    for ((x, codes), scale) in
+        x.chunks_exact(block).zip(codes.chunks_exact_mut(block)).zip(scales.iter_mut())
     {
         *scale = quantize_block(x, codes);
     }
@@ -44,10 +38,7 @@ fn quantize_block(x: &[f32], codes: &mut [i8]) -> f32 {
         return if finite { 0.0 } else { f32::NAN };
     }
     for (code, v) in codes.iter_mut().zip(x) {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "|v| <= max, so the code is <= 127"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "|v| <= max, so the code is <= 127")]
         let rounded = (v * inverse).round_ties_even() as i8;
         *code = rounded;
     }

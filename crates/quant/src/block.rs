@@ -33,30 +33,20 @@ pub fn as_blocks_mut<B: Block>(bytes: &mut [u8]) -> &mut [B] {
 }
 
 fn check_whole(bytes: usize, block: usize) {
-    assert!(
-        bytes.is_multiple_of(block),
-        "{bytes} bytes are not whole blocks of {block}"
-    );
+    assert!(bytes.is_multiple_of(block), "{bytes} bytes are not whole blocks of {block}");
 }
 
 /// Splits a slice into arrays of `N`. Panics unless it is a whole number of them.
 pub(crate) fn chunks<T, const N: usize>(values: &[T]) -> &[[T; N]] {
     let (whole, rest) = values.as_chunks();
-    assert!(
-        rest.is_empty(),
-        "{} values are not whole blocks of {N}",
-        values.len()
-    );
+    assert!(rest.is_empty(), "{} values are not whole blocks of {N}", values.len());
     whole
 }
 
 fn chunks_mut<T, const N: usize>(values: &mut [T]) -> &mut [[T; N]] {
     let count = values.len();
     let (whole, rest) = values.as_chunks_mut();
-    assert!(
-        rest.is_empty(),
-        "{count} values are not whole blocks of {N}"
-    );
+    assert!(rest.is_empty(), "{count} values are not whole blocks of {N}");
     whole
 }
 
@@ -67,11 +57,7 @@ pub(crate) fn decode_blocks<B: Block, const N: usize>(
     decode: impl Fn(&B, &mut [f32; N]),
 ) {
     let (blocks, out) = (as_blocks::<B>(bytes), chunks_mut(out));
-    assert_eq!(
-        blocks.len(),
-        out.len(),
-        "blocks to read and blocks to write"
-    );
+    assert_eq!(blocks.len(), out.len(), "blocks to read and blocks to write");
     for (block, out) in blocks.iter().zip(out) {
         decode(block, out);
     }
@@ -84,16 +70,8 @@ pub(crate) fn dot_blocks<B: Block, const N: usize>(
     step: impl Fn(&B, &[i8; N], f32, f32) -> f32,
 ) -> f32 {
     let (blocks, codes) = (as_blocks::<B>(bytes), chunks(x.codes));
-    assert_eq!(
-        blocks.len(),
-        codes.len(),
-        "blocks of weights and of activations"
-    );
-    assert_eq!(
-        blocks.len(),
-        x.scales.len(),
-        "blocks of weights and activation scales"
-    );
+    assert_eq!(blocks.len(), codes.len(), "blocks of weights and of activations");
+    assert_eq!(blocks.len(), x.scales.len(), "blocks of weights and activation scales");
     let mut acc = 0.0;
     for ((block, codes), &scale) in blocks.iter().zip(codes).zip(x.scales) {
         acc = step(block, codes, scale, acc);
@@ -116,25 +94,13 @@ pub(crate) fn encode_blocks<B: Block, const N: usize>(
     encode: impl Fn(&[f32; N], &[f32; N], &mut B),
 ) {
     let (values, out) = (chunks::<f32, N>(values), as_blocks_mut::<B>(out));
-    assert_eq!(
-        values.len(),
-        out.len(),
-        "blocks to read and blocks to write"
-    );
+    assert_eq!(values.len(), out.len(), "blocks to read and blocks to write");
     let importance = importance.map(chunks::<f32, N>);
     if let Some(importance) = importance {
-        assert_eq!(
-            importance.len(),
-            values.len(),
-            "blocks of importances and of values"
-        );
+        assert_eq!(importance.len(), values.len(), "blocks of importances and of values");
     }
     let clean = |v: f32| {
-        if v.is_nan() {
-            0.0
-        } else {
-            v.clamp(-limit, limit)
-        }
+        if v.is_nan() { 0.0 } else { v.clamp(-limit, limit) }
     };
     let weight = |w: f32| if w.is_finite() && w > 0.0 { w } else { 0.0 };
     for (index, (values, out)) in values.iter().zip(out).enumerate() {

@@ -33,10 +33,7 @@ pub const fn f16_to_f32(bits: u16) -> f32 {
 }
 
 /// Nearest f16, ties to even. Too large becomes infinity; NaN stays a NaN of its sign.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "every branch is masked to 15 bits"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "every branch is masked to 15 bits")]
 pub const fn f32_to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = ((bits >> 16) & 0x8000) as u16;

@@ -113,18 +113,12 @@ impl Format {
 
     /// The format with this GGUF type id, if we have it.
     pub fn from_gguf_id(id: u32) -> Option<Self> {
-        FORMATS
-            .iter()
-            .find(|info| info.gguf_id == id)
-            .map(|info| info.format)
+        FORMATS.iter().find(|info| info.gguf_id == id).map(|info| info.format)
     }
 
     /// The format with this name, in any letter case, if we have it.
     pub fn from_name(name: &str) -> Option<Self> {
-        FORMATS
-            .iter()
-            .find(|info| info.name.eq_ignore_ascii_case(name))
-            .map(|info| info.format)
+        FORMATS.iter().find(|info| info.name.eq_ignore_ascii_case(name)).map(|info| info.format)
     }
 
     /// Bytes of a row; `None` if `columns` is not a whole number of blocks or the size overflows.

@@ -39,19 +39,8 @@ pub fn decode(
     scales: &[u8],
     out: &mut [f32],
 ) -> Result<(), ShapeError> {
-    let grid = Grid {
-        rows,
-        columns,
-        block_rows: 1,
-        block_columns: BLOCK,
-    };
-    grid.check(
-        "codes",
-        codes.len(),
-        rows.saturating_mul(columns.div_ceil(2)),
-    )?;
-    grid.check("scales", scales.len(), grid.scales())?;
-    grid.check("output", out.len(), rows.saturating_mul(columns))?;
+    let grid = Grid { rows, columns, block_rows: 1, block_columns: BLOCK };
+    grid.check(columns.div_ceil(2), codes.len(), scales.len(), out.len())?;
     if out.is_empty() {
         return Ok(());
     }
@@ -71,11 +60,7 @@ fn block_scale(x: &[f32]) -> f32 {
     // 6 * 2^-126: the scale of a block of zeros is then 2^-126, the smallest normal.
     const FLOOR: f32 = 6.0 * f32::MIN_POSITIVE;
     let magnitude = block_magnitude(x, FLOOR);
-    if magnitude.is_nan() {
-        f32::NAN
-    } else {
-        ceil_pow2(magnitude * (1.0 / 6.0))
-    }
+    if magnitude.is_nan() { f32::NAN } else { ceil_pow2(magnitude * (1.0 / 6.0)) }
 }
 
 /// FP4 block round trip (spec/deepseek_v4.md 2.9): per block of `block` values,
@@ -83,19 +68,11 @@ fn block_scale(x: &[f32]) -> f32 {
 ///
 /// A block with a NaN or an infinity becomes NaN throughout. Panics unless `x` is whole blocks.
 pub fn round_trip(x: &mut [f32], block: usize) {
-    assert!(
-        block > 0 && x.len().is_multiple_of(block),
-        "{} values, block {block}",
-        x.len()
-    );
+    assert!(block > 0 && x.len().is_multiple_of(block), "{} values, block {block}", x.len());
     for x in x.chunks_exact_mut(block) {
         let scale = block_scale(x);
         for v in x {
-            *v = if scale.is_nan() {
-                scale
-            } else {
-                e2m1_to_f32(f32_to_e2m1(*v / scale)) * scale
-            };
+            *v = if scale.is_nan() { scale } else { e2m1_to_f32(f32_to_e2m1(*v / scale)) * scale };
         }
     }
 }
@@ -110,20 +87,9 @@ pub const INDEXER_BYTES: usize = INDEXER_DIMS / 2 + INDEXER_DIMS / BLOCK;
 ///
 /// Panics unless `x` is whole rows and `out` has one row for each.
 pub fn encode_rows(x: &[f32], out: &mut [u8]) {
-    assert!(
-        x.len().is_multiple_of(INDEXER_DIMS),
-        "{} values are not whole rows",
-        x.len()
-    );
-    assert_eq!(
-        out.len(),
-        x.len() / INDEXER_DIMS * INDEXER_BYTES,
-        "bytes of the rows"
-    );
-    for (x, out) in x
-        .chunks_exact(INDEXER_DIMS)
-        .zip(out.chunks_exact_mut(INDEXER_BYTES))
-    {
+    assert!(x.len().is_multiple_of(INDEXER_DIMS), "{} values are not whole rows", x.len());
+    assert_eq!(out.len(), x.len() / INDEXER_DIMS * INDEXER_BYTES, "bytes of the rows");
+    for (x, out) in x.chunks_exact(INDEXER_DIMS).zip(out.chunks_exact_mut(INDEXER_BYTES)) {
         let (codes, scales) = out.split_at_mut(INDEXER_DIMS / 2);
         let blocks = x.chunks_exact(BLOCK).zip(codes.chunks_exact_mut(BLOCK / 2));
         for ((x, codes), out_scale) in blocks.zip(scales) {
@@ -152,9 +118,7 @@ pub fn decode_row(row: &[u8; INDEXER_BYTES], out: &mut [f32; INDEXER_DIMS]) {
 pub fn indexer_dot(a: &[u8; INDEXER_BYTES], b: &[u8; INDEXER_BYTES]) -> f32 {
     let (a_codes, a_scales) = a.split_at(INDEXER_DIMS / 2);
     let (b_codes, b_scales) = b.split_at(INDEXER_DIMS / 2);
-    let codes = a_codes
-        .chunks_exact(BLOCK / 2)
-        .zip(b_codes.chunks_exact(BLOCK / 2));
+    let codes = a_codes.chunks_exact(BLOCK / 2).zip(b_codes.chunks_exact(BLOCK / 2));
     let mut acc = 0f32;
     for ((a, b), (&ea, &eb)) in codes.zip(a_scales.iter().zip(b_scales)) {
         acc = product_scale(ea, eb).mul_add(doubled_dot(a, b) as f32, acc);
@@ -166,9 +130,7 @@ pub fn indexer_dot(a: &[u8; INDEXER_BYTES], b: &[u8; INDEXER_BYTES]) -> f32 {
 fn doubled_dot(a: &[u8], b: &[u8]) -> i32 {
     let doubled = |code: u8| i32::from(DOUBLED[usize::from(code & 15)]);
     let pairs = a.iter().zip(b);
-    pairs
-        .map(|(&a, &b)| doubled(a) * doubled(b) + doubled(a >> 4) * doubled(b >> 4))
-        .sum()
+    pairs.map(|(&a, &b)| doubled(a) * doubled(b) + doubled(a >> 4) * doubled(b >> 4)).sum()
 }
 
 /// 2^(ea - 127) * 2^(eb - 127) / 4.

@@ -12,7 +12,7 @@ pub const E4M3_MAX: f32 = 448.0;
      the tensor and its scales do not belong together"
 )]
 pub struct ShapeError {
-    /// Which part: codes, scales or output.
+    /// Which part: codes, scales, output, or the side of a block.
     pub part: &'static str,
     /// Rows of the matrix.
     pub rows: usize,
@@ -39,29 +39,32 @@ pub struct Grid {
 
 impl Grid {
     /// Elements of the scale matrix, ceil(rows / block_rows) x ceil(columns / block_columns).
+    ///
+    /// Panics if a side of the block is zero.
     pub fn scales(&self) -> usize {
         let scale_rows = self.rows.div_ceil(self.block_rows);
         scale_rows.saturating_mul(self.columns.div_ceil(self.block_columns))
     }
 
-    /// Checks the length of a part against what the shape wants.
+    /// Checks that codes, scales and output have the lengths that belong to this shape, for codes
+    /// that fill `code_bytes` bytes a row.
     pub(crate) fn check(
         &self,
-        part: &'static str,
-        found: usize,
-        wanted: usize,
+        code_bytes: usize,
+        codes: usize,
+        scales: usize,
+        out: usize,
     ) -> Result<(), ShapeError> {
         let (rows, columns) = (self.rows, self.columns);
-        if found == wanted {
-            return Ok(());
-        }
-        Err(ShapeError {
-            part,
-            rows,
-            columns,
-            found,
-            wanted,
-        })
+        let block = self.block_rows.min(self.block_columns).min(1);
+        let wanted = |part, found, wanted| {
+            let error = ShapeError { part, rows, columns, found, wanted };
+            if found == wanted { Ok(()) } else { Err(error) }
+        };
+        wanted("block side", block, 1)?;
+        wanted("bytes of codes", codes, rows.saturating_mul(code_bytes))?;
+        wanted("scales", scales, self.scales())?;
+        wanted("output values", out, rows.saturating_mul(columns))
     }
 }
 
@@ -74,19 +77,12 @@ pub const fn e4m3_to_f32(code: u8) -> f32 {
         (0, _) => mantissa as f32 * (1.0 / 512.0),
         _ => f32::from_bits(((exponent as u32 + 120) << 23) | ((mantissa as u32) << 20)),
     };
-    if code & 0x80 == 0 {
-        magnitude
-    } else {
-        -magnitude
-    }
+    if code & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
 /// Nearest e4m3fn code, ties to even; magnitudes above 448, infinities included, become 448; NaN
 /// becomes the NaN of its sign.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "every branch yields at most 0x7f"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "every branch yields at most 0x7f")]
 pub const fn f32_to_e4m3(value: f32) -> u8 {
     let sign = ((value.to_bits() >> 24) & 0x80) as u8;
     let magnitude = value.abs();
@@ -116,10 +112,7 @@ pub const fn e8m0_to_f32(code: u8) -> f32 {
 
 /// The e8m0 code of a power of two; other positive values give the power of two at or above them,
 /// clamped to 2^-127 ..= 2^127. NaN, infinities, zero and negative values give 255 (NaN).
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the exponent field has eight bits"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the exponent field has eight bits")]
 pub const fn f32_to_e8m0(value: f32) -> u8 {
     if !(value > 0.0 && value.is_finite()) {
         return 255;
@@ -134,16 +127,12 @@ pub const fn f32_to_e8m0(value: f32) -> u8 {
 
 /// Decodes an e4m3fn matrix (row major) whose blocks share a scale: value = code * scale.
 pub fn decode(grid: Grid, codes: &[u8], scales: &[f32], out: &mut [f32]) -> Result<(), ShapeError> {
-    grid.check("codes", codes.len(), grid.rows.saturating_mul(grid.columns))?;
-    grid.check("scales", scales.len(), grid.scales())?;
-    grid.check("output", out.len(), codes.len())?;
+    grid.check(grid.columns, codes.len(), scales.len(), out.len())?;
     if codes.is_empty() {
         return Ok(());
     }
     let scale_columns = grid.columns.div_ceil(grid.block_columns);
-    let rows = codes
-        .chunks_exact(grid.columns)
-        .zip(out.chunks_exact_mut(grid.columns));
+    let rows = codes.chunks_exact(grid.columns).zip(out.chunks_exact_mut(grid.columns));
     for (row, (codes, out)) in rows.enumerate() {
         let scales = &scales[row / grid.block_rows * scale_columns..][..scale_columns];
         for (column, (out, &code)) in out.iter_mut().zip(codes).enumerate() {
@@ -174,11 +163,7 @@ pub(crate) fn block_magnitude(x: &[f32], floor: f32) -> f32 {
 ///
 /// A block with a NaN or an infinity becomes NaN throughout. Panics unless `x` is whole blocks.
 pub fn round_trip(x: &mut [f32], block: usize) {
-    assert!(
-        block > 0 && x.len().is_multiple_of(block),
-        "{} values, block {block}",
-        x.len()
-    );
+    assert!(block > 0 && x.len().is_multiple_of(block), "{} values, block {block}", x.len());
     for x in x.chunks_exact_mut(block) {
         let magnitude = block_magnitude(x, 1e-4);
         if magnitude.is_nan() {

@@ -5,11 +5,7 @@
 /// Butterflies of distance 1, 2, 4, ... then one product with n^-0.5; the order is part of the
 /// result's bits. Panics unless the length is a power of two.
 pub fn hadamard(x: &mut [f32]) {
-    assert!(
-        x.len().is_power_of_two(),
-        "{} values are not a power of two",
-        x.len()
-    );
+    assert!(x.len().is_power_of_two(), "{} values are not a power of two", x.len());
     let mut distance = 1;
     while distance < x.len() {
         for pair in x.chunks_exact_mut(2 * distance) {

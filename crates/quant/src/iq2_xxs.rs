@@ -5,8 +5,9 @@
 //! number of minus signs even. Dot, per super-block, I = sum (2 s + 1) sign magnitude x exact in
 //! i32: `acc = fma((d * 0.125) * d_x, I, acc)`.
 
-use crate::block::{Block, decode_blocks, dot_blocks};
-use crate::f16::f16_bytes_to_f32;
+use crate::block::{Block, F16_LIMIT, chunks, decode_blocks, dot_blocks, encode_blocks};
+use crate::f16::{f16_bytes_to_f32, f16_to_f32, f32_to_f16};
+use crate::fit::{nearest, ratio};
 use crate::format::{Activation, Dot, Format, FormatInfo};
 use crate::k_blocks::{SUPER, Unpacked};
 
@@ -19,12 +20,12 @@ pub const INFO: FormatInfo = FormatInfo {
     block_bytes: size_of::<Iq2Xxs>(),
     activation: Activation::Int8x256,
     decode: |blocks, out| decode_blocks(blocks, out, Iq2Xxs::decode),
-    encode: None,
+    encode: Some(|values, importance, out| {
+        encode_blocks(values, importance, out, F16_LIMIT, Iq2Xxs::encode);
+    }),
     dot: Dot::Int(|weights, x| {
         dot_blocks(weights, x, |block: &Iq2Xxs, x, d_x, acc| {
-            block
-                .unpack()
-                .dot_scaled(f16_bytes_to_f32(block.d) * 0.125, x, d_x, acc)
+            block.unpack().dot_scaled(f16_bytes_to_f32(block.d) * 0.125, x, d_x, acc)
         })
     }),
 };
@@ -52,24 +53,10 @@ impl Iq2Xxs {
             let packed = u32::from_le_bytes([a, b, c, d]);
             *scale = (2 * (d >> 4) + 1).cast_signed();
             for (k, (codes, point)) in eights.iter_mut().zip(points).enumerate() {
-                let index = (packed >> (7 * k)) & 127;
-                let signs = index | ((index.count_ones() & 1) << 7);
-                for (j, code) in codes.iter_mut().enumerate() {
-                    let magnitude =
-                        MAGNITUDES[usize::from((GRID[usize::from(point)] >> (2 * j)) & 3)];
-                    *code = if (signs >> j) & 1 == 1 {
-                        -magnitude
-                    } else {
-                        magnitude
-                    };
-                }
+                *codes = Eight { point, signs: (packed >> (7 * k)) & 127 }.codes();
             }
         }
-        Unpacked {
-            codes,
-            scales,
-            minimums: [0; 8],
-        }
+        Unpacked { codes, scales, minimums: [0; 8] }
     }
 
     fn decode(&self, out: &mut [f32; SUPER]) {
@@ -83,6 +70,158 @@ impl Iq2Xxs {
             }
         }
     }
+
+    /// Scales first for each group alone, then as the format has them; d is refitted to everything
+    /// chosen while that lowers the error.
+    fn encode(values: &[f32; SUPER], weights: &[f32; SUPER], out: &mut Self) {
+        let (groups, weights) = (chunks::<_, 32>(values), chunks::<_, 32>(weights));
+        let targets: [f32; 8] = std::array::from_fn(|g| fit_scale(&groups[g], &weights[g]));
+        let mut d = targets.iter().fold(0f32, |max, t| max.max(*t)) * (8.0 / 31.0);
+        let mut best_error = f32::INFINITY;
+        for _ in 0..ROUNDS_MAX {
+            let d_bits = f32_to_f16(d);
+            let unit = f16_to_f32(d_bits) * 0.125;
+            let (mut error, mut xq, mut qq) = (0f32, 0f32, 0f32);
+            let chosen: [Group; 8] = std::array::from_fn(|g| {
+                let group = choose_group(&groups[g], &weights[g], targets[g], unit);
+                error += group.error;
+                for ((&x, &w), q) in groups[g].iter().zip(&weights[g]).zip(group.codes()) {
+                    xq += w * x * q;
+                    qq += w * q * q;
+                }
+                group
+            });
+            if error >= best_error {
+                break;
+            }
+            best_error = error;
+            *out = Self { d: d_bits.to_le_bytes(), groups: chosen.map(|group| group.pack()) };
+            d = ratio(xq, qq) * 8.0;
+        }
+    }
+}
+
+/// Rounds of refitting d; the error rarely falls after the second.
+const ROUNDS_MAX: usize = 3;
+
+/// Eight elements: a grid point and seven sign bits, the eighth following from their parity.
+#[derive(Clone, Copy, Default)]
+struct Eight {
+    point: u8,
+    signs: u32,
+}
+
+impl Eight {
+    /// Signed magnitudes.
+    fn codes(self) -> [i8; 8] {
+        let signs = self.signs | ((self.signs.count_ones() & 1) << 7);
+        let point = GRID[usize::from(self.point)];
+        std::array::from_fn(|j| {
+            let magnitude = MAGNITUDES[usize::from((point >> (2 * j)) & 3)];
+            if (signs >> j) & 1 == 1 { -magnitude } else { magnitude }
+        })
+    }
+}
+
+/// What 32 elements are stored as.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    eights: [Eight; 4],
+    s: u8,
+    error: f32,
+}
+
+impl Group {
+    /// (2 s + 1) * signed magnitudes.
+    fn codes(&self) -> impl Iterator<Item = f32> {
+        let odd = f32::from(2 * self.s + 1);
+        self.eights.into_iter().flat_map(Eight::codes).map(move |code| odd * f32::from(code))
+    }
+
+    fn pack(&self) -> [u8; 8] {
+        let signs = self.eights.iter().rev().fold(0, |packed, eight| (packed << 7) | eight.signs);
+        let [a, b, c, d] = (signs | (u32::from(self.s) << 28)).to_le_bytes();
+        let [p, q, r, s] = self.eights.map(|eight| eight.point);
+        [p, q, r, s, a, b, c, d]
+    }
+}
+
+/// The real scale that fits a group best when it may be anything.
+fn fit_scale(x: &[f32; 32], w: &[f32; 32]) -> f32 {
+    let max = x.iter().fold(0f32, |max, v| max.max(v.abs()));
+    let (mut best_scale, mut best_gain) = (max / 43.0, 0f32);
+    for step in LADDER {
+        let (eights, _) = choose_eights(x, w, max / 43.0 * step);
+        let (mut xq, mut qq) = (0f32, 0f32);
+        for ((&x, &w), q) in x.iter().zip(w).zip(eights.into_iter().flat_map(Eight::codes)) {
+            xq += w * x * f32::from(q);
+            qq += w * f32::from(q) * f32::from(q);
+        }
+        let gain = ratio(xq * xq.max(0.0), qq);
+        if gain > best_gain {
+            (best_gain, best_scale) = (gain, xq / qq);
+        }
+    }
+    best_scale
+}
+
+/// Scales tried, in parts of the one at which the largest value is the largest magnitude.
+const LADDER: [f32; 10] = [1.0, 0.55, 0.62, 0.69, 0.76, 0.82, 0.88, 0.94, 1.07, 1.15];
+
+/// The best stored group: s at and beside the one nearest to the target scale.
+fn choose_group(x: &[f32; 32], w: &[f32; 32], target: f32, unit: f32) -> Group {
+    let middle = nearest(ratio(target, unit) * 0.5 - 0.5, (0, 15)).cast_unsigned();
+    let mut best = Group { error: f32::INFINITY, ..Group::default() };
+    for s in middle.saturating_sub(1)..=(middle + 1).min(15) {
+        let (eights, error) = choose_eights(x, w, unit * f32::from(2 * s + 1));
+        if error < best.error {
+            best = Group { eights, s, error };
+        }
+    }
+    best
+}
+
+/// The best points and signs for a scale, and their weighted square error.
+fn choose_eights(x: &[f32; 32], w: &[f32; 32], scale: f32) -> ([Eight; 4], f32) {
+    let mut total = 0f32;
+    let eights = std::array::from_fn(|k| {
+        let (eight, error) = choose_eight(&chunks(x)[k], &chunks(w)[k], scale);
+        total += error;
+        eight
+    });
+    (eights, total)
+}
+
+fn choose_eight(x: &[f32; 8], w: &[f32; 8], scale: f32) -> (Eight, f32) {
+    // Signs of the values; if their parity is odd, the one that costs least is turned.
+    let mut signs = (0..8).fold(0u32, |signs, j| signs | (u32::from(x[j] < 0.0) << j));
+    if signs.count_ones() % 2 == 1 {
+        let cost = |j: &usize| w[*j] * x[*j].abs();
+        let cheapest = (0..8).min_by(|a, b| cost(a).total_cmp(&cost(b))).expect("eight candidates");
+        signs ^= 1 << cheapest;
+    }
+    // Cost of each pair of coordinates; that of a point is the sum of its four pairs'.
+    let cost = |j: usize, level: usize| {
+        let magnitude = scale * f32::from(MAGNITUDES[level]);
+        let miss = if (signs >> j) & 1 == 1 { x[j] + magnitude } else { x[j] - magnitude };
+        w[j] * miss * miss
+    };
+    let mut pairs = [[0f32; 16]; 4];
+    for (p, pair) in pairs.iter_mut().enumerate() {
+        let (low, high) = (2 * p, 2 * p + 1);
+        let costs = |j| [cost(j, 0), cost(j, 1), cost(j, 2), 0.0];
+        let (low, high): ([f32; 4], [f32; 4]) = (costs(low), costs(high));
+        *pair = std::array::from_fn(|levels| low[levels & 3] + high[levels >> 2]);
+    }
+    let mut best = (0u8, f32::INFINITY);
+    for (point, &levels) in (0u8..=255).zip(&GRID) {
+        let of = |p: usize| pairs[p][usize::from((levels >> (4 * p)) & 15)];
+        let error = (of(0) + of(1)) + (of(2) + of(3));
+        if error < best.1 {
+            best = (point, error);
+        }
+    }
+    (Eight { point: best.0, signs: signs & 127 }, best.1)
 }
 
 /// What the two-bit coordinates of a grid point stand for.

@@ -19,11 +19,7 @@ impl<const SUBS: usize> Unpacked<SUBS> {
     /// Values of a format without minimums.
     pub fn decode_scaled(&self, d: f32, out: &mut [f32; SUPER]) {
         let width = SUPER / SUBS;
-        for (sub, (out, codes)) in out
-            .chunks_mut(width)
-            .zip(self.codes.chunks(width))
-            .enumerate()
-        {
+        for (sub, (out, codes)) in out.chunks_mut(width).zip(self.codes.chunks(width)).enumerate() {
             let scale = d * f32::from(self.scales[sub]);
             for (out, &code) in out.iter_mut().zip(codes) {
                 *out = scale * f32::from(code);
@@ -34,11 +30,7 @@ impl<const SUBS: usize> Unpacked<SUBS> {
     /// Values of a format with minimums; product and difference are rounded apart.
     pub fn decode_affine(&self, d: f32, dmin: f32, out: &mut [f32; SUPER]) {
         let width = SUPER / SUBS;
-        for (sub, (out, codes)) in out
-            .chunks_mut(width)
-            .zip(self.codes.chunks(width))
-            .enumerate()
-        {
+        for (sub, (out, codes)) in out.chunks_mut(width).zip(self.codes.chunks(width)).enumerate() {
             let scale = d * f32::from(self.scales[sub]);
             let minimum = dmin * f32::from(self.minimums[sub]);
             for (out, &code) in out.iter_mut().zip(codes) {
@@ -50,16 +42,9 @@ impl<const SUBS: usize> Unpacked<SUBS> {
     /// I = sum of scale * code * x, exact.
     pub fn product_sum(&self, x: &[i8; SUPER]) -> i32 {
         let width = SUPER / SUBS;
-        let subs = self
-            .codes
-            .chunks(width)
-            .zip(x.chunks(width))
-            .zip(self.scales);
+        let subs = self.codes.chunks(width).zip(x.chunks(width)).zip(self.scales);
         subs.map(|((codes, x), scale)| {
-            let products = codes
-                .iter()
-                .zip(x)
-                .map(|(&q, &x)| i32::from(q) * i32::from(x));
+            let products = codes.iter().zip(x).map(|(&q, &x)| i32::from(q) * i32::from(x));
             i32::from(scale) * products.sum::<i32>()
         })
         .sum()
@@ -98,4 +83,16 @@ pub(crate) fn unpack_scales6(packed: &[u8; 12]) -> ([i8; 8], [i8; 8]) {
         minimums[i + 4] = ((packed[i + 8] >> 4) | ((packed[i + 4] >> 6) << 4)).cast_signed();
     }
     (scales, minimums)
+}
+
+/// The inverse of [`unpack_scales6`], for values in 0..64.
+pub(crate) fn pack_scales6(scales: &[i8; 8], minimums: &[i8; 8]) -> [u8; 12] {
+    let (scales, minimums) = (scales.map(i8::cast_unsigned), minimums.map(i8::cast_unsigned));
+    let mut packed = [0; 12];
+    for i in 0..4 {
+        packed[i] = scales[i] | ((scales[i + 4] >> 4) << 6);
+        packed[i + 4] = minimums[i] | ((minimums[i + 4] >> 4) << 6);
+        packed[i + 8] = (scales[i + 4] & 15) | ((minimums[i + 4] & 15) << 4);
+    }
+    packed
 }

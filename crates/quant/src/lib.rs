@@ -28,6 +28,7 @@ pub mod bf16;
 pub mod block;
 pub mod f16;
 pub mod f32;
+mod fit;
 pub mod format;
 pub mod fp4;
 pub mod fp8;

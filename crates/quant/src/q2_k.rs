@@ -4,8 +4,9 @@
 //! Dot, per super-block, I = sum scale q x and J = sum minimum x exact in i32:
 //! `acc = fma(d_x, fma(d, I, -(dmin * J)), acc)`.
 
-use crate::block::{Block, decode_blocks, dot_blocks};
+use crate::block::{Block, F16_LIMIT, decode_blocks, dot_blocks, encode_blocks};
 use crate::f16::f16_bytes_to_f32;
+use crate::fit::{Ranges, SuperBlock, fit_super};
 use crate::format::{Activation, Dot, Format, FormatInfo};
 use crate::k_blocks::{SUPER, Unpacked};
 
@@ -23,7 +24,9 @@ pub const INFO: FormatInfo = FormatInfo {
             block.unpack().decode_affine(d, dmin, out);
         });
     },
-    encode: None,
+    encode: Some(|values, importance, out| {
+        encode_blocks(values, importance, out, F16_LIMIT, Q2K::encode);
+    }),
     dot: Dot::Int(|weights, x| {
         dot_blocks(weights, x, |block: &Q2K, x, d_x, acc| {
             let [d, dmin] = block.d();
@@ -31,6 +34,8 @@ pub const INFO: FormatInfo = FormatInfo {
         })
     }),
 };
+
+const RANGES: Ranges = Ranges { codes: (0, 3), scales: (0, 15), minimum_max: 15 };
 
 /// The block as stored.
 #[derive(Clone, Copy, Debug)]
@@ -62,5 +67,18 @@ impl Q2K {
             scales: self.scales.map(|packed| (packed & 15).cast_signed()),
             minimums: self.scales.map(|packed| (packed >> 4).cast_signed()),
         }
+    }
+
+    fn encode(values: &[f32; SUPER], weights: &[f32; SUPER], out: &mut Self) {
+        let SuperBlock { integers, d, dmin } = fit_super::<16>(values, weights, RANGES);
+        let code = |i: usize| integers.codes[i].cast_unsigned();
+        let scale = |sub: usize| integers.scales[sub].cast_unsigned();
+        let minimum = |sub: usize| integers.minimums[sub].cast_unsigned();
+        out.scales = std::array::from_fn(|sub| scale(sub) | (minimum(sub) << 4));
+        out.qs = std::array::from_fn(|l| {
+            let first = l / 32 * 128 + l % 32;
+            (0..4).fold(0, |byte, s| byte | (code(first + 32 * s) << (2 * s)))
+        });
+        (out.d, out.dmin) = (d.to_le_bytes(), dmin.to_le_bytes());
     }
 }

@@ -3,8 +3,9 @@
 //!
 //! Dot, per super-block, I = sum scale q x exact in i32: `acc = fma(d * d_x, I, acc)`.
 
-use crate::block::{Block, decode_blocks, dot_blocks};
+use crate::block::{Block, F16_LIMIT, decode_blocks, dot_blocks, encode_blocks};
 use crate::f16::f16_bytes_to_f32;
+use crate::fit::{Ranges, SuperBlock, fit_super};
 use crate::format::{Activation, Dot, Format, FormatInfo};
 use crate::k_blocks::{SUPER, Unpacked};
 
@@ -21,15 +22,17 @@ pub const INFO: FormatInfo = FormatInfo {
             block.unpack().decode_scaled(f16_bytes_to_f32(block.d), out);
         });
     },
-    encode: None,
+    encode: Some(|values, importance, out| {
+        encode_blocks(values, importance, out, F16_LIMIT, Q3K::encode);
+    }),
     dot: Dot::Int(|weights, x| {
         dot_blocks(weights, x, |block: &Q3K, x, d_x, acc| {
-            block
-                .unpack()
-                .dot_scaled(f16_bytes_to_f32(block.d), x, d_x, acc)
+            block.unpack().dot_scaled(f16_bytes_to_f32(block.d), x, d_x, acc)
         })
     }),
 };
+
+const RANGES: Ranges = Ranges { codes: (-4, 3), scales: (-32, 31), minimum_max: 0 };
 
 /// The block as stored.
 #[derive(Clone, Copy, Debug)]
@@ -66,5 +69,26 @@ impl Q3K {
             scales: std::array::from_fn(scale),
             minimums: [0; 16],
         }
+    }
+
+    fn encode(values: &[f32; SUPER], weights: &[f32; SUPER], out: &mut Self) {
+        let SuperBlock { integers, d, .. } = fit_super::<16>(values, weights, RANGES);
+        let code = |i: usize| (integers.codes[i] + 4).cast_unsigned();
+        let scale = |sub: usize| (integers.scales[sub] + 32).cast_unsigned();
+        out.hmask = std::array::from_fn(|l| {
+            (0..8).fold(0, |byte, b| byte | ((code(32 * b + l) >> 2) << b))
+        });
+        out.qs = std::array::from_fn(|l| {
+            let first = l / 32 * 128 + l % 32;
+            (0..4).fold(0, |byte, s| byte | ((code(first + 32 * s) & 3) << (2 * s)))
+        });
+        for i in 0..8 {
+            out.scales[i] = (scale(i) & 15) | (scale(i + 8) << 4);
+        }
+        for i in 0..4 {
+            out.scales[8 + i] =
+                (0..4).fold(0, |byte, k| byte | ((scale(4 * k + i) >> 4) << (2 * k)));
+        }
+        out.d = d.to_le_bytes();
     }
 }

@@ -4,10 +4,11 @@
 //! Dot, per super-block, I = sum scale q x and J = sum minimum x exact in i32:
 //! `acc = fma(d_x, fma(d, I, -(dmin * J)), acc)`.
 
-use crate::block::{Block, decode_blocks, dot_blocks};
+use crate::block::{Block, F16_LIMIT, decode_blocks, dot_blocks, encode_blocks};
 use crate::f16::f16_bytes_to_f32;
+use crate::fit::{Ranges, SuperBlock, fit_super};
 use crate::format::{Activation, Dot, Format, FormatInfo};
-use crate::k_blocks::{SUPER, Unpacked, unpack_scales6};
+use crate::k_blocks::{SUPER, Unpacked, pack_scales6, unpack_scales6};
 
 /// This format's row of the table.
 pub const INFO: FormatInfo = FormatInfo {
@@ -23,7 +24,9 @@ pub const INFO: FormatInfo = FormatInfo {
             block.unpack().decode_affine(d, dmin, out);
         });
     },
-    encode: None,
+    encode: Some(|values, importance, out| {
+        encode_blocks(values, importance, out, F16_LIMIT, Q5K::encode);
+    }),
     dot: Dot::Int(|weights, x| {
         dot_blocks(weights, x, |block: &Q5K, x, d_x, acc| {
             let [d, dmin] = block.d();
@@ -31,6 +34,8 @@ pub const INFO: FormatInfo = FormatInfo {
         })
     }),
 };
+
+const RANGES: Ranges = Ranges { codes: (0, 31), scales: (0, 63), minimum_max: 63 };
 
 /// The block as stored.
 #[derive(Clone, Copy, Debug)]
@@ -65,10 +70,20 @@ impl Q5K {
             (low | (high << 4)).cast_signed()
         };
         let (scales, minimums) = unpack_scales6(&self.scales);
-        Unpacked {
-            codes: std::array::from_fn(code),
-            scales,
-            minimums,
-        }
+        Unpacked { codes: std::array::from_fn(code), scales, minimums }
+    }
+
+    fn encode(values: &[f32; SUPER], weights: &[f32; SUPER], out: &mut Self) {
+        let SuperBlock { integers, d, dmin } = fit_super::<8>(values, weights, RANGES);
+        let code = |i: usize| integers.codes[i].cast_unsigned();
+        out.scales = pack_scales6(&integers.scales, &integers.minimums);
+        out.qh = std::array::from_fn(|l| {
+            (0..8).fold(0, |byte, b| byte | ((code(32 * b + l) >> 4) << b))
+        });
+        out.qs = std::array::from_fn(|l| {
+            let first = l / 32 * 64 + l % 32;
+            (code(first) & 15) | (code(first + 32) << 4)
+        });
+        (out.d, out.dmin) = (d.to_le_bytes(), dmin.to_le_bytes());
     }
 }

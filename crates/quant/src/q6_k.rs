@@ -3,8 +3,9 @@
 //!
 //! Dot, per super-block, I = sum scale q x exact in i32: `acc = fma(d * d_x, I, acc)`.
 
-use crate::block::{Block, decode_blocks, dot_blocks};
+use crate::block::{Block, F16_LIMIT, decode_blocks, dot_blocks, encode_blocks};
 use crate::f16::f16_bytes_to_f32;
+use crate::fit::{Ranges, SuperBlock, fit_super};
 use crate::format::{Activation, Dot, Format, FormatInfo};
 use crate::k_blocks::{SUPER, Unpacked};
 
@@ -21,15 +22,17 @@ pub const INFO: FormatInfo = FormatInfo {
             block.unpack().decode_scaled(f16_bytes_to_f32(block.d), out);
         });
     },
-    encode: None,
+    encode: Some(|values, importance, out| {
+        encode_blocks(values, importance, out, F16_LIMIT, Q6K::encode);
+    }),
     dot: Dot::Int(|weights, x| {
         dot_blocks(weights, x, |block: &Q6K, x, d_x, acc| {
-            block
-                .unpack()
-                .dot_scaled(f16_bytes_to_f32(block.d), x, d_x, acc)
+            block.unpack().dot_scaled(f16_bytes_to_f32(block.d), x, d_x, acc)
         })
     }),
 };
+
+const RANGES: Ranges = Ranges { codes: (-32, 31), scales: (-128, 127), minimum_max: 0 };
 
 /// The block as stored.
 #[derive(Clone, Copy, Debug)]
@@ -56,10 +59,21 @@ impl Q6K {
             let high = (self.qh[i / 128 * 32 + i % 32] >> (2 * (i % 128 / 32))) & 3;
             (low | (high << 4)).cast_signed() - 32
         };
-        Unpacked {
-            codes: std::array::from_fn(code),
-            scales: self.scales,
-            minimums: [0; 16],
-        }
+        Unpacked { codes: std::array::from_fn(code), scales: self.scales, minimums: [0; 16] }
+    }
+
+    fn encode(values: &[f32; SUPER], weights: &[f32; SUPER], out: &mut Self) {
+        let SuperBlock { integers, d, .. } = fit_super::<16>(values, weights, RANGES);
+        let code = |i: usize| (integers.codes[i] + 32).cast_unsigned();
+        out.ql = std::array::from_fn(|l| {
+            let first = l / 64 * 128 + l % 64;
+            (code(first) & 15) | (code(first + 64) << 4)
+        });
+        out.qh = std::array::from_fn(|l| {
+            let first = l / 32 * 128 + l % 32;
+            (0..4).fold(0, |byte, s| byte | ((code(first + 32 * s) >> 4) << (2 * s)))
+        });
+        out.scales = integers.scales;
+        out.d = d.to_le_bytes();
     }
 }

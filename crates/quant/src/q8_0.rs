@@ -4,6 +4,7 @@
 
 use crate::block::{Block, F16_LIMIT, decode_blocks, dot_blocks, encode_blocks};
 use crate::f16::{f16_bytes_to_f32, f32_to_f16};
+use crate::fit::{nearest, ratio};
 use crate::format::{Activation, Dot, Format, FormatInfo};
 
 /// This format's row of the table.
@@ -46,22 +47,12 @@ impl Q8_0 {
     fn encode(values: &[f32; 32], _weights: &[f32; 32], out: &mut Self) {
         let max = values.iter().fold(0f32, |max, v| max.max(v.abs()));
         out.d = f32_to_f16(max / 127.0).to_le_bytes();
-        let d = f16_bytes_to_f32(out.d);
-        for (q, v) in out.qs.iter_mut().zip(values) {
-            let ratio = if d > 0.0 { v / d } else { 0.0 };
-            #[expect(clippy::cast_possible_truncation, reason = "clamped to a code")]
-            let code = ratio.round_ties_even().clamp(-127.0, 127.0) as i8;
-            *q = code;
-        }
+        let inverse = ratio(1.0, f16_bytes_to_f32(out.d));
+        out.qs = values.map(|v| nearest(v * inverse, (-127, 127)));
     }
 
     fn dot(&self, x: &[i8; 32], d_x: f32, acc: f32) -> f32 {
-        let isum: i32 = self
-            .qs
-            .iter()
-            .zip(x)
-            .map(|(&q, &x)| i32::from(q) * i32::from(x))
-            .sum();
+        let isum: i32 = self.qs.iter().zip(x).map(|(&q, &x)| i32::from(q) * i32::from(x)).sum();
         (f16_bytes_to_f32(self.d) * d_x).mul_add(isum as f32, acc)
     }
 }

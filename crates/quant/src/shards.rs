@@ -50,11 +50,7 @@ pub fn dot_shards(format: Format, weights: &[u8], x: Row<'_>) -> [f32; SHARDS] {
         Row::F32(x) => x.len(),
         Row::Int8(x) => x.codes.len(),
     };
-    assert_eq!(
-        Some(weights.len()),
-        format.row_bytes(columns),
-        "bytes of {columns} columns"
-    );
+    assert_eq!(Some(weights.len()), format.row_bytes(columns), "bytes of {columns} columns");
     let unit = info.shard_unit();
     std::array::from_fn(|shard| {
         let blocks = shard_blocks(columns.div_ceil(unit), shard);
@@ -63,17 +59,10 @@ pub fn dot_shards(format: Format, weights: &[u8], x: Row<'_>) -> [f32; SHARDS] {
         let weights = &weights[byte(elements.start)..byte(elements.end)];
         match (info.dot, x) {
             (Dot::Float(dot), Row::F32(x)) => dot(weights, &x[elements]),
-            (Dot::Int(dot), Row::Int8(x)) => dot(
-                weights,
-                Int8Blocks {
-                    codes: &x.codes[elements],
-                    scales: &x.scales[blocks],
-                },
-            ),
-            _ => panic!(
-                "{} rows are multiplied with {:?}",
-                info.name, info.activation
-            ),
+            (Dot::Int(dot), Row::Int8(x)) => {
+                dot(weights, Int8Blocks { codes: &x.codes[elements], scales: &x.scales[blocks] })
+            }
+            _ => panic!("{} rows are multiplied with {:?}", info.name, info.activation),
         }
     })
 }
