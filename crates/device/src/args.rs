@@ -105,6 +105,8 @@ pub struct HcPost {
     pub x: Buffer,
     /// Streams.
     pub streams: usize,
+    /// Width d of a stream.
+    pub width: usize,
     /// [n, streams]
     pub post: Buffer,
     /// [n, streams, streams]
@@ -179,6 +181,8 @@ pub struct QueryHeads {
     pub q: Buffer,
     /// Heads.
     pub heads: usize,
+    /// Width D of a head.
+    pub width: usize,
     /// Epsilon; `None` leaves out the norm (V4.1).
     pub eps: Option<f32>,
     /// Rotation.
@@ -232,7 +236,7 @@ pub struct CompressState {
 pub struct Compress<'a> {
     /// [n, parts * width]
     pub values: Buffer,
-    /// [n, parts * width], without the position table
+    /// [n, parts * width], without the position table, which is added in place
     pub scores: Buffer,
     /// [ratio, parts * width]
     pub positions: Buffer,
@@ -403,6 +407,8 @@ pub struct AddToStreams {
     pub x: Buffer,
     /// Streams.
     pub streams: usize,
+    /// Width d of a stream.
+    pub width: usize,
 }
 
 /// Arguments of [`crate::Backend::gather_rows`].

@@ -39,6 +39,8 @@ pub struct Arena(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     pub(crate) id: u32,
+    /// Tells a released buffer from a later one with the same id.
+    pub(crate) generation: u32,
     /// What it holds.
     pub element: Element,
     /// How many of them.

@@ -1,0 +1,107 @@
+//! The vector operations that tile kernels are written in.
+//!
+//! A vector has one 32-bit lane an output row. Kernels are generic over [`Simd`]; since a lane never
+//! meets another one, the number of lanes decides nothing about bits.
+
+/// An instruction set of vectors with [`Simd::LANES`] lanes of 32 bits.
+///
+/// # Safety
+/// Every function here has one contract: the machine has the instruction set. Loads and stores also
+/// need as many readable or writable bytes as they say; no alignment.
+pub(crate) trait Simd {
+    /// Lanes: a divisor of [`super::TILE_ROWS`].
+    const LANES: usize;
+    /// Activation rows that integer kernels take at once (registers decide).
+    const INT_ROWS: usize;
+    /// Activation rows that float kernels take at once.
+    const FLOAT_ROWS: usize;
+    /// LANES times 4 bytes.
+    type I: Copy;
+    /// LANES f32.
+    type F: Copy;
+
+    /// Runs a kernel compiled for this instruction set.
+    unsafe fn enter(kernel: impl TileKernel);
+
+    /// LANES * 4 bytes.
+    unsafe fn load(from: *const u8) -> Self::I;
+    /// The same 4 bytes in each lane.
+    unsafe fn broadcast(from: *const u8) -> Self::I;
+    /// The same integer in each lane.
+    unsafe fn splat(value: i32) -> Self::I;
+    /// Sixteen bytes that [`Simd::lookup`] reads.
+    unsafe fn table(bytes: &[u8; 16]) -> Self::I;
+    unsafe fn and(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn or(a: Self::I, b: Self::I) -> Self::I;
+    /// Lanes shifted right by a number that is the same for all, zeros in.
+    unsafe fn shr(a: Self::I, by: i32) -> Self::I;
+    /// Lanes shifted left.
+    unsafe fn shl(a: Self::I, by: i32) -> Self::I;
+    /// Byte `index` of each lane, sign extended.
+    unsafe fn signed_byte(a: Self::I, index: i32) -> Self::I;
+    /// Bytes 0 and 2 of each lane, sign extended to its 16-bit halves.
+    unsafe fn even_bytes(a: Self::I) -> Self::I;
+    /// Bytes 1 and 3 of each lane, sign extended to its 16-bit halves.
+    unsafe fn odd_bytes(a: Self::I) -> Self::I;
+    /// `table[byte]` for each byte; bytes must be below 16.
+    unsafe fn lookup(table: Self::I, a: Self::I) -> Self::I;
+    /// `base + a` for bytes whose bit `bit` of `signs` is clear, `base - a` where it is set.
+    unsafe fn add_signed(base: Self::I, a: Self::I, signs: Self::I, bit: i32) -> Self::I;
+    unsafe fn add(a: Self::I, b: Self::I) -> Self::I;
+    /// Low 32 bits of lane products.
+    unsafe fn mul(a: Self::I, b: Self::I) -> Self::I;
+    /// `acc` plus the two products of signed 16-bit halves.
+    unsafe fn madd16(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// `acc` plus, in each lane, the dot of 16 unsigned code bytes (4 of each vector) with the 16 int8
+    /// at `x`. Codes are at most `MAX`, so that an instruction set knows how much 16 bits hold.
+    unsafe fn dot16<const MAX: i32>(
+        acc: Self::I,
+        codes: &[Self::I; 4],
+        x: *const i8,
+    ) -> Self::I;
+    /// In each lane, the dot of 32 signed code bytes with the 32 int8 (-127..=127) at `x`, whose sum is
+    /// `sum`.
+    unsafe fn dot32_signed(codes: &[Self::I; 8], x: *const i8, sum: i32) -> Self::I;
+    /// Grid points of IQ2_XXS: for index byte i of a lane, byte i of the results is the low and the high
+    /// half of `GRID[index]`.
+    unsafe fn grid(indices: Self::I) -> [Self::I; 2];
+
+    unsafe fn zero() -> Self::F;
+    unsafe fn splat_f32(value: f32) -> Self::F;
+    unsafe fn from_i32(a: Self::I) -> Self::F;
+    unsafe fn add_f32(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn mul_f32(a: Self::F, b: Self::F) -> Self::F;
+    /// a * b + c, rounded once.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// a * b - c, rounded once.
+    unsafe fn fms(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// LANES f32.
+    unsafe fn load_f32(from: *const u8) -> Self::F;
+    /// LANES f16.
+    unsafe fn load_f16(from: *const u8) -> Self::F;
+    /// LANES bf16.
+    unsafe fn load_bf16(from: *const u8) -> Self::F;
+    /// LANES exponents e as 2^(e - 128): what `ironstar_quant::mxfp4::half_scale` gives.
+    unsafe fn load_half_e8m0(from: *const u8) -> Self::F;
+    unsafe fn store(to: *mut f32, a: Self::F);
+}
+
+/// A kernel that [`Simd::enter`] compiles for an instruction set.
+pub(crate) trait TileKernel {
+    /// Must be `#[inline(always)]`, like everything that it calls.
+    ///
+    /// # Safety
+    /// The machine has `S`; and what the kernel states.
+    unsafe fn run<S: Simd>(self);
+}
+
+/// Low and high halves of the IQ2_XXS grid, for byte lookups.
+pub(crate) static GRID_BYTES: [[u8; 256]; 2] = {
+    let mut bytes = [[0; 256]; 2];
+    let mut i = 0;
+    while i < 256 {
+        [bytes[0][i], bytes[1][i]] = ironstar_quant::iq2_xxs::GRID[i].to_le_bytes();
+        i += 1;
+    }
+    bytes
+};

@@ -1,0 +1,318 @@
+//! The expert sum (spec/deepseek_v4.md 2.8 steps 4 and 5) in the eight cells of DESIGN 5.
+//!
+//! The (row, choice) pairs of the step are sorted by expert, so that each distinct expert is read once
+//! for all its rows; a pair's place in that order is where its products lie.
+
+use super::{InputSet, grow};
+use crate::cpu::isa::{Kernel, launch, parts};
+use crate::cpu::math::silu;
+use crate::cpu::pool::Pool;
+use crate::cpu::product::{Job, Output, Weights, products};
+use crate::cpu::share::Pieces;
+use crate::cpu::store::Ask;
+use crate::cpu::{Cpu, Isa, check, size, weights};
+use crate::{Error, Experts, Ffn, Matrix};
+use ironstar_quant::tree8;
+use std::ops::Range;
+
+const OPERATION: &str = "experts";
+
+/// Memory between the products.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// First pair of each expert, and one past the last: [experts + 1].
+    starts: Vec<usize>,
+    /// Place of each (row, choice) in the order by expert.
+    places: Vec<u32>,
+    /// Row of each pair in that order.
+    rows: Vec<u32>,
+    /// Weight of each pair in that order.
+    weights: Vec<f32>,
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    shared_gate: Vec<f32>,
+    shared_up: Vec<f32>,
+    inner: InputSet,
+    shared_inner: InputSet,
+    /// [pairs][2][d]
+    halves: Vec<f32>,
+    /// [n][8][d]
+    shards: Vec<f32>,
+    /// 0, 1, 2, ...
+    picks: Vec<u32>,
+}
+
+/// Sorts the pairs by expert, and by row inside an expert.
+fn sort_pairs(scratch: &mut Scratch, ids: &[u32], weights: &[f32], top_k: usize, experts: usize) {
+    let starts = grow(&mut scratch.starts, experts + 2);
+    starts.fill(0);
+    // Counts two places ahead turn into starts one place ahead, and into ends while pairs are placed.
+    ids.iter().for_each(|id| starts[*id as usize + 2] += 1);
+    (2..experts + 2).for_each(|i| starts[i] += starts[i - 1]);
+    let places = grow(&mut scratch.places, ids.len());
+    let rows = grow(&mut scratch.rows, ids.len());
+    let sorted = grow(&mut scratch.weights, ids.len());
+    for (pair, id) in ids.iter().enumerate() {
+        let place = &mut starts[*id as usize + 1];
+        places[pair] = u32::try_from(*place).expect("checked: pairs fit u32");
+        rows[*place] = u32::try_from(pair / top_k).expect("checked: pairs fit u32");
+        sorted[*place] = weights[pair];
+        *place += 1;
+    }
+}
+
+/// `gate = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight`, rows of one width.
+struct Activate<'a> {
+    up: &'a [f32],
+    /// `None`: the shared expert, which has no weight.
+    weights: Option<&'a [f32]>,
+    limit: f32,
+    width: usize,
+    gate: Pieces<'a, f32>,
+}
+
+impl Kernel for Activate<'_> {
+    #[inline(always)]
+    fn run(&self, _part: usize, rows: Range<usize>) {
+        let limit = self.limit;
+        for row in rows {
+            let up = &self.up[row * self.width..][..self.width];
+            // SAFETY: each row belongs to one part.
+            let gate = unsafe { self.gate.get(row) };
+            for (gate, up) in gate.iter_mut().zip(up) {
+                let g = if *gate > limit { limit } else { *gate };
+                let u = if *up > limit { limit } else { *up };
+                let u = if u < -limit { -limit } else { u };
+                *gate = silu(g) * u;
+            }
+            if let Some(weights) = self.weights {
+                gate.iter_mut().for_each(|gate| *gate *= weights[row]);
+            }
+        }
+    }
+}
+
+fn activate(
+    pool: &Pool,
+    isa: Isa,
+    [rows, width]: [usize; 2],
+    limit: f32,
+    [gate, up]: [&mut [f32]; 2],
+    weights: Option<&[f32]>,
+) {
+    let kernel = Activate { up, weights, limit, width, gate: Pieces::new(gate, width) };
+    launch(pool, isa, parts(pool, rows, 8 * width), rows, &kernel);
+}
+
+/// Adds the halves of the chosen experts and the shards of the shared expert: cells 4h+g from +0,
+/// experts ascending, the shared shard last, then the tree.
+struct Cells<'a> {
+    ids: &'a [u32],
+    places: &'a [u32],
+    top_k: usize,
+    experts: usize,
+    halves: &'a [f32],
+    shards: &'a [f32],
+    out: Pieces<'a, f32>,
+    width: usize,
+}
+
+impl Kernel for Cells<'_> {
+    #[inline(always)]
+    fn run(&self, _part: usize, rows: Range<usize>) {
+        const LANES: usize = 16;
+        let width = self.width;
+        for row in rows {
+            let ids = &self.ids[row * self.top_k..][..self.top_k];
+            let places = &self.places[row * self.top_k..][..self.top_k];
+            let shards = &self.shards[row * 8 * width..][..8 * width];
+            // SAFETY: each row belongs to one part.
+            let out = unsafe { self.out.get(row) };
+            for start in (0..width).step_by(LANES) {
+                let count = (width - start).min(LANES);
+                let mut cells = [[0f32; LANES]; 8];
+                let add = |cell: &mut [f32; LANES], from: &[f32]| {
+                    let from = &from[start..][..count];
+                    cell.iter_mut().zip(from).for_each(|(cell, v)| *cell += v);
+                };
+                for (id, place) in ids.iter().zip(places) {
+                    let group = expert_group(*id as usize, self.experts);
+                    let halves = &self.halves[*place as usize * 2 * width..][..2 * width];
+                    add(&mut cells[group], &halves[..width]);
+                    add(&mut cells[4 + group], &halves[width..]);
+                }
+                for (cell, shard) in cells.iter_mut().zip(shards.chunks_exact(width)) {
+                    add(cell, shard);
+                }
+                for (i, out) in out[start..][..count].iter_mut().enumerate() {
+                    *out = tree8(&cells.map(|cell| cell[i]));
+                }
+            }
+        }
+    }
+}
+
+/// The group g of four whose ids are floor(g E/4) .. floor((g+1) E/4).
+fn expert_group(id: usize, experts: usize) -> usize {
+    (1..4).filter(|g| id >= g * experts / 4).count()
+}
+
+struct FfnWeights<'a> {
+    gate: &'a Weights,
+    up: &'a Weights,
+    down: &'a Weights,
+}
+
+fn ffn_weights<'a>(
+    matrices: &'a [(Matrix, Weights)],
+    ffn: &Ffn,
+    d: usize,
+    stack: usize,
+) -> Result<FfnWeights<'a>, Error> {
+    let inner = ffn.gate.rows;
+    for (matrix, rows, columns) in [(ffn.gate, inner, d), (ffn.up, inner, d), (ffn.down, d, inner)]
+    {
+        check(
+            OPERATION,
+            [matrix.rows, matrix.columns, matrix.stack] == [rows, columns, stack],
+            || format!("a matrix {} x {} x {}", matrix.stack, matrix.rows, matrix.columns),
+            &format!("{stack} x {rows} x {columns}"),
+        )?;
+    }
+    Ok(FfnWeights {
+        gate: weights(matrices, OPERATION, ffn.gate)?,
+        up: weights(matrices, OPERATION, ffn.up)?,
+        down: weights(matrices, OPERATION, ffn.down)?,
+    })
+}
+
+impl FfnWeights<'_> {
+    fn bytes(&self) -> u64 {
+        [self.gate, self.up, self.down].iter().map(|weights| weights.bytes_per_matrix()).sum()
+    }
+}
+
+pub(crate) fn experts(cpu: &mut Cpu, a: &Experts) -> Result<(), Error> {
+    let ask = |operand| Ask { operation: OPERATION, operand };
+    let (n, d, stack) = (cpu.rows.len(), a.routed.gate.columns, a.routed.gate.stack);
+    let routed = ffn_weights(&cpu.matrices, &a.routed, d, stack)?;
+    let shared = ffn_weights(&cpu.matrices, &a.shared, d, 1)?;
+    let pairs = size(&[n, a.top_k]);
+    check(
+        OPERATION,
+        a.top_k > 0 && u32::try_from(pairs).is_ok(),
+        || format!("{n} rows of {} experts", a.top_k),
+        "at least one expert a row",
+    )?;
+    let x = cpu.store.f32(ask("x"), a.x, size(&[n, d]))?;
+    let ids = cpu.store.u32(ask("ids"), a.ids, pairs)?;
+    let last = ids.iter().max().map_or(0, |id| *id as usize);
+    check(OPERATION, last < stack, || format!("expert {last} of {stack}"), "ids of the stack")?;
+    let weights = cpu.store.f32(ask("weights"), a.weights, pairs)?;
+    let mut out = cpu.store.f32_mut(ask("out"), a.out, size(&[n, d]))?;
+
+    let scratch = &mut cpu.scratch.experts;
+    sort_pairs(scratch, &ids, &weights, a.top_k, stack);
+    let distinct = scratch.starts[..=stack].windows(2).filter(|w| w[0] < w[1]).count();
+    cpu.counters.expert_bytes += distinct as u64 * routed.bytes();
+    cpu.counters.dense_bytes += shared.bytes();
+
+    let all = [&routed, &shared];
+    let activations = all.iter().flat_map(|ffn| [ffn.gate.activation(), ffn.up.activation()]);
+    cpu.scratch.inputs.prepare(&cpu.pool, activations, &x, [n, d]);
+    gate_and_up(&cpu.pool, scratch, &cpu.scratch.inputs, all, [n, pairs, stack]);
+
+    let (inner, shared_inner) = (a.routed.gate.rows, a.shared.gate.rows);
+    let weights = Some(&scratch.weights[..pairs]);
+    let gate = &mut scratch.gate[..pairs * inner];
+    let up = &mut scratch.up[..pairs * inner];
+    activate(&cpu.pool, cpu.isa, [pairs, inner], a.limit, [&mut *gate, up], weights);
+    scratch.inner.prepare(&cpu.pool, [routed.down.activation()], gate, [pairs, inner]);
+    let gate = &mut scratch.shared_gate[..n * shared_inner];
+    let up = &mut scratch.shared_up[..n * shared_inner];
+    activate(&cpu.pool, cpu.isa, [n, shared_inner], a.limit, [&mut *gate, up], None);
+    scratch.shared_inner.prepare(&cpu.pool, [shared.down.activation()], gate, [n, shared_inner]);
+    down(&cpu.pool, scratch, all, [n, pairs, stack, d]);
+
+    let kernel = Cells {
+        ids: &ids,
+        places: &scratch.places,
+        top_k: a.top_k,
+        experts: stack,
+        halves: &scratch.halves,
+        shards: &scratch.shards,
+        out: Pieces::new(&mut out, d),
+        width: d,
+    };
+    launch(&cpu.pool, cpu.isa, parts(&cpu.pool, n, (a.top_k + 8) * d), n, &kernel);
+    Ok(())
+}
+
+/// The first two products of every chosen expert and of the shared one, in one batch.
+fn gate_and_up(
+    pool: &Pool,
+    scratch: &mut Scratch,
+    inputs: &InputSet,
+    [routed, shared]: [&FfnWeights<'_>; 2],
+    [n, pairs, stack]: [usize; 3],
+) {
+    let (inner, shared_inner) = (routed.gate.rows(), shared.gate.rows());
+    let mut jobs = Vec::new();
+    for (weights, out) in [(routed.gate, &mut scratch.gate), (routed.up, &mut scratch.up)] {
+        let mut rest = grow(out, pairs * inner);
+        for expert in 0..stack {
+            let range = scratch.starts[expert]..scratch.starts[expert + 1];
+            if range.is_empty() {
+                continue;
+            }
+            let out;
+            (out, rest) = rest.split_at_mut(range.len() * inner);
+            let x = inputs.get(weights.activation());
+            let picks = Some(&scratch.rows[range]);
+            let out = Output::Tree(out);
+            jobs.push(Job { weights, stack: expert, groups: 1, x, picks, out });
+        }
+    }
+    for (weights, out) in
+        [(shared.gate, &mut scratch.shared_gate), (shared.up, &mut scratch.shared_up)]
+    {
+        let x = inputs.get(weights.activation());
+        let out = Output::Tree(grow(out, n * shared_inner));
+        jobs.push(Job { weights, stack: 0, groups: 1, x, picks: None, out });
+    }
+    products(pool, &mut jobs);
+}
+
+/// The last product, routed experts in halves, the shared one in shards.
+fn down(
+    pool: &Pool,
+    scratch: &mut Scratch,
+    [routed, shared]: [&FfnWeights<'_>; 2],
+    [n, pairs, stack, d]: [usize; 4],
+) {
+    let places = grow_places(&mut scratch.picks, pairs);
+    let mut jobs = Vec::new();
+    let mut rest = grow(&mut scratch.halves, pairs * 2 * d);
+    for expert in 0..stack {
+        let range = scratch.starts[expert]..scratch.starts[expert + 1];
+        if range.is_empty() {
+            continue;
+        }
+        let out;
+        (out, rest) = rest.split_at_mut(range.len() * 2 * d);
+        let x = scratch.inner.get(routed.down.activation());
+        let (weights, out) = (routed.down, Output::Halves(out));
+        jobs.push(Job { weights, stack: expert, groups: 1, x, picks: Some(&places[range]), out });
+    }
+    let x = scratch.shared_inner.get(shared.down.activation());
+    let out = Output::Shards(grow(&mut scratch.shards, n * 8 * d));
+    jobs.push(Job { weights: shared.down, stack: 0, groups: 1, x, picks: None, out });
+    products(pool, &mut jobs);
+}
+
+/// 0, 1, 2, ...: picks of consecutive pairs.
+fn grow_places(places: &mut Vec<u32>, len: usize) -> &[u32] {
+    let have = places.len();
+    places.extend((have..len).map(|i| u32::try_from(i).expect("checked: pairs fit u32")));
+    &places[..len]
+}

@@ -1,0 +1,279 @@
+//! The indexer (spec/deepseek_v4.md 2.7): which compressed rows a row may attend to.
+//!
+//! Score of a row: over heads in order, `fma(g_h, relu(q_h . k), acc)` from +0, with
+//! g_h = weight_h * (width * heads)^-0.5. With FP4 rows the dots are exact integers a block
+//! (`ironstar_quant::fp4::indexer_dot`); with F32 rows they have eight lanes and the tree.
+
+use super::grow;
+use crate::cpu::isa::{Kernel, launch, parts};
+use crate::cpu::lanes::dot8;
+use crate::cpu::math::order_key;
+use crate::cpu::rope::{RowTable, rotate};
+use crate::cpu::share::Pieces;
+use crate::cpu::steps;
+use crate::cpu::store::{Ask, Data, Fp4Row};
+use crate::cpu::{Cpu, check, size};
+use crate::{Element, Error, IndexSelect};
+use ironstar_quant::{fp4, hadamard};
+use std::ops::Range;
+
+const OPERATION: &str = "index_select";
+
+/// Keys of an item: one row's heads meet them in one go.
+const KEYS: usize = 256;
+/// Scores that are held at a time, in elements; bounds the memory of a long prefill.
+const SCORES_MAX: usize = 1 << 22;
+
+/// Memory of the indexer.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// Rounded queries [n, heads].
+    queries: Vec<u8>,
+    /// [rows of a batch, keys]
+    scores: Vec<f32>,
+    /// Order keys a part.
+    order: Vec<u64>,
+}
+
+/// Rotates and rounds queries: one item a head.
+struct Queries<'a> {
+    table: RowTable<'a>,
+    heads: usize,
+    q: Pieces<'a, f32>,
+    codes: Option<Pieces<'a, u8>>,
+}
+
+impl Kernel for Queries<'_> {
+    #[inline(always)]
+    fn run(&self, _part: usize, items: Range<usize>) {
+        for item in items {
+            // SAFETY: each head belongs to one part.
+            let q = unsafe { self.q.get(item) };
+            rotate(q, self.table.row(item / self.heads));
+            hadamard(q);
+            if let Some(codes) = &self.codes {
+                // SAFETY: as above.
+                fp4::encode_rows(q, unsafe { codes.get(item) });
+            }
+        }
+    }
+}
+
+/// Rows of one span's indexer keys.
+#[derive(Clone, Copy)]
+enum Keys<'a> {
+    F32(&'a [f32]),
+    Fp4(&'a [Fp4Row]),
+}
+
+/// Scores of a batch of rows: an item is one row and up to [`KEYS`] keys.
+struct Scores<'a> {
+    q: &'a [f32],
+    codes: &'a [u8],
+    weights: &'a [f32],
+    heads: usize,
+    width: usize,
+    ratio: usize,
+    rows: &'a steps::Rows,
+    /// First row of the batch.
+    first: usize,
+    keys: &'a [Keys<'a>],
+    /// Items a row.
+    blocks: usize,
+    /// [rows of the batch][blocks * KEYS], cut by item
+    out: Pieces<'a, f32>,
+}
+
+impl Kernel for Scores<'_> {
+    #[inline(always)]
+    fn run(&self, _part: usize, items: Range<usize>) {
+        #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
+        let factor = 1.0 / ((self.width * self.heads) as f32).sqrt();
+        for item in items {
+            let row = self.first + item / self.blocks;
+            let visible = (self.rows.positions[row] + 1) / self.ratio;
+            let start = item % self.blocks * KEYS;
+            let count = visible.saturating_sub(start).min(KEYS);
+            // SAFETY: each item belongs to one part.
+            let out = &mut unsafe { self.out.get(item) }[..count];
+            let weights = &self.weights[row * self.heads..][..self.heads];
+            let head = row * self.heads;
+            match self.keys[self.rows.span_of[row]] {
+                Keys::F32(keys) => {
+                    let q = &self.q[head * self.width..][..self.heads * self.width];
+                    let keys = keys[start * self.width..].chunks_exact(self.width);
+                    for (out, key) in out.iter_mut().zip(keys) {
+                        let dots = q.chunks_exact(self.width).map(|q| dot8(q, key));
+                        *out = weigh(dots, weights, factor);
+                    }
+                }
+                Keys::Fp4(keys) => {
+                    let q = self.codes.as_chunks::<{ fp4::INDEXER_BYTES }>().0;
+                    let q = &q[head..][..self.heads];
+                    for (out, key) in out.iter_mut().zip(&keys[start..]) {
+                        let dots = q.iter().map(|q| fp4::indexer_dot(q, key));
+                        *out = weigh(dots, weights, factor);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The sum over heads.
+#[inline(always)]
+fn weigh(dots: impl Iterator<Item = f32>, weights: &[f32], factor: f32) -> f32 {
+    dots.zip(weights).fold(0.0, |score, (dot, weight)| {
+        let relu = if dot < 0.0 { 0.0 } else { dot };
+        (weight * factor).mul_add(relu, score)
+    })
+}
+
+/// The choice of each row of a batch.
+struct Choose<'a> {
+    scores: &'a [f32],
+    /// Keys between two rows of scores.
+    stride: usize,
+    first: usize,
+    ratio: usize,
+    top_k: usize,
+    rows: &'a steps::Rows,
+    order: Pieces<'a, u64>,
+    out: Pieces<'a, u32>,
+}
+
+impl Kernel for Choose<'_> {
+    #[inline(always)]
+    fn run(&self, part: usize, items: Range<usize>) {
+        // SAFETY: each part has its own scratch.
+        let order = unsafe { self.order.get(part) };
+        for item in items {
+            let row = self.first + item;
+            let visible = (self.rows.positions[row] + 1) / self.ratio;
+            // SAFETY: each row belongs to one part.
+            let out = unsafe { self.out.get(row) };
+            if visible <= self.top_k {
+                (0u32..).zip(&mut out[..visible]).for_each(|(id, out)| *out = id);
+                continue;
+            }
+            let scores = &self.scores[item * self.stride..][..visible];
+            let order = &mut order[..visible];
+            for ((id, order), score) in (0u32..).zip(&mut *order).zip(scores) {
+                *order = u64::from(!order_key(*score)) << 32 | u64::from(id);
+            }
+            order.select_nth_unstable(self.top_k - 1);
+            for (out, order) in out.iter_mut().zip(&*order) {
+                *out = u32::try_from(order & u64::from(u32::MAX)).expect("masked to 32 bits");
+            }
+            out.sort_unstable();
+        }
+    }
+}
+
+fn check_shape(cpu: &Cpu, a: &IndexSelect<'_>) -> Result<(), Error> {
+    check(
+        OPERATION,
+        a.ratio > 0 && a.top_k > 0 && a.heads > 0 && a.width.is_power_of_two(),
+        || format!("ratio {}, top {}, {} heads of {}", a.ratio, a.top_k, a.heads, a.width),
+        "all positive, the width a power of two",
+    )?;
+    check(
+        OPERATION,
+        2 * a.rope.pairs <= a.width && a.rows.len() == cpu.rows.spans.len(),
+        || format!("{} pairs, rows of {} spans", a.rope.pairs, a.rows.len()),
+        "rotated pairs fit, one buffer of rows a span",
+    )?;
+    let element = a.rows.first().map(|rows| rows.element);
+    check(
+        OPERATION,
+        a.rows.iter().all(|rows| Some(rows.element) == element)
+            && (element != Some(Element::Fp4Row) || a.width == fp4::INDEXER_DIMS),
+        || format!("rows of {element:?} and width {}", a.width),
+        "one kind of rows; FP4 rows have 128 dims",
+    )?;
+    let last = cpu.rows.positions.iter().max().map_or(0, |t| (t + 1) / a.ratio);
+    check(
+        OPERATION,
+        u32::try_from(last).is_ok(),
+        || format!("{last} rows"),
+        "row numbers fit 32 bits",
+    )
+}
+
+pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Error> {
+    let n = cpu.rows.len();
+    if n == 0 {
+        return Ok(());
+    }
+    check_shape(cpu, a)?;
+    let ask = |operand| Ask { operation: OPERATION, operand };
+    let mut q = cpu.store.f32_mut(ask("q"), a.q, size(&[n, a.heads, a.width]))?;
+    let weights = cpu.store.f32(ask("weights"), a.weights, size(&[n, a.heads]))?;
+    let mut out = cpu.store.u32_mut(ask("out"), a.out, size(&[n, a.top_k]))?;
+    let mut held = Vec::with_capacity(a.rows.len());
+    for (rows, span) in a.rows.iter().zip(&cpu.rows.spans) {
+        let visible = (span.position + span.rows.len()) / a.ratio;
+        let fp4_row = rows.element == Element::Fp4Row;
+        let len = if fp4_row { visible } else { size(&[visible, a.width]) };
+        let elements = [Element::F32, Element::Fp4Row];
+        held.push(cpu.store.data(ask("rows"), *rows, &elements, len)?);
+    }
+    let keys: Vec<_> = held
+        .iter()
+        .map(|data| match &**data {
+            Data::Fp4(rows) => Keys::Fp4(rows),
+            Data::F32(rows) => Keys::F32(rows),
+            Data::Bf16(_) | Data::U32(_) => Keys::F32(&[]),
+        })
+        .collect();
+    let scratch = &mut cpu.scratch.indexer;
+    let visible_max = cpu.rows.positions.iter().max().map_or(0, |t| (t + 1) / a.ratio);
+    let items = n * a.heads;
+    let fp4_rows = matches!(keys.first(), Some(Keys::Fp4(_)));
+    let codes = grow(&mut scratch.queries, if fp4_rows { items * fp4::INDEXER_BYTES } else { 0 });
+    if visible_max > a.top_k {
+        let kernel = Queries {
+            table: cpu.ropes.at(OPERATION, a.rope, &cpu.pool, &cpu.rows)?,
+            heads: a.heads,
+            q: Pieces::new(&mut q, a.width),
+            codes: fp4_rows.then(|| Pieces::new(codes, fp4::INDEXER_BYTES)),
+        };
+        launch(&cpu.pool, cpu.isa, parts(&cpu.pool, items, 16 * a.width), items, &kernel);
+    }
+    let blocks = if visible_max > a.top_k { visible_max.div_ceil(KEYS) } else { 0 };
+    let stride = blocks * KEYS;
+    let batch = (SCORES_MAX / stride.max(1)).clamp(1, n);
+    for first in (0..n).step_by(batch) {
+        let rows = batch.min(n - first);
+        let scores = grow(&mut scratch.scores, rows * stride);
+        let kernel = Scores {
+            q: &q,
+            codes: &scratch.queries,
+            weights: &weights,
+            heads: a.heads,
+            width: a.width,
+            ratio: a.ratio,
+            rows: &cpu.rows,
+            first,
+            keys: &keys,
+            blocks,
+            out: Pieces::new(scores, KEYS),
+        };
+        let items = rows * blocks;
+        let cut = parts(&cpu.pool, items, KEYS * a.heads * a.width);
+        launch(&cpu.pool, cpu.isa, cut, items, &kernel);
+        let cut = parts(&cpu.pool, rows, 16 * visible_max);
+        let kernel = Choose {
+            scores: &scratch.scores,
+            stride,
+            first,
+            ratio: a.ratio,
+            top_k: a.top_k,
+            rows: &cpu.rows,
+            order: Pieces::new(grow(&mut scratch.order, cut * visible_max), visible_max),
+            out: Pieces::new(&mut out, a.top_k),
+        };
+        launch(&cpu.pool, cpu.isa, cut, rows, &kernel);
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! What each operation means, one file a family. Every function checks its operands, then runs a
+//! kernel over independent rows, heads or groups.
+
+pub(super) mod attention;
+pub(super) mod compressor;
+pub(super) mod experts;
+pub(super) mod heads;
+pub(super) mod indexer;
+pub(super) mod norm;
+pub(super) mod project;
+pub(super) mod router;
+pub(super) mod streams;
+
+use super::pool::Pool;
+use super::product::Inputs;
+use ironstar_quant::Activation;
+
+/// Memory that operations reuse; its contents mean nothing between operations.
+#[derive(Default)]
+pub(super) struct Scratch {
+    inputs: InputSet,
+    /// Coefficients before they are split: [rows, matrix.rows].
+    mixes: Vec<f32>,
+    /// One stretch a part: rows that are worked on.
+    parts: Vec<f32>,
+    /// Ids of groups that close: (span, group).
+    groups: Vec<(usize, usize)>,
+    indexer: indexer::Scratch,
+    experts: experts::Scratch,
+}
+
+/// The same rows prepared for each kind of activation that an operation's matrices want.
+#[derive(Default)]
+pub(super) struct InputSet {
+    float: Inputs,
+    int8x32: Inputs,
+    int8x256: Inputs,
+}
+
+impl InputSet {
+    fn get(&self, activation: Activation) -> &Inputs {
+        match activation {
+            Activation::F32 => &self.float,
+            Activation::Int8x32 => &self.int8x32,
+            Activation::Int8x256 => &self.int8x256,
+        }
+    }
+
+    /// Prepares `x` [rows, columns] for each of the activations.
+    fn prepare(
+        &mut self,
+        pool: &Pool,
+        activations: impl IntoIterator<Item = Activation>,
+        x: &[f32],
+        [rows, columns]: [usize; 2],
+    ) {
+        let mut done = [None; 3];
+        for activation in activations {
+            if done.contains(&Some(activation)) {
+                continue;
+            }
+            let (inputs, slot) = match activation {
+                Activation::F32 => (&mut self.float, 0),
+                Activation::Int8x32 => (&mut self.int8x32, 1),
+                Activation::Int8x256 => (&mut self.int8x256, 2),
+            };
+            inputs.prepare(pool, activation, x, rows, columns);
+            done[slot] = Some(activation);
+        }
+    }
+}
+
+/// The first `len` elements, made if need be. They hold anything.
+fn grow<T: Copy + Default>(v: &mut Vec<T>, len: usize) -> &mut [T] {
+    if v.len() < len {
+        v.resize(len, T::default());
+    }
+    &mut v[..len]
+}

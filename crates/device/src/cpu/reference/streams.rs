@@ -1,0 +1,364 @@
+//! The residual streams: embedding, hyper-connections (spec/deepseek_v4.md 2.1 to 2.3), row copies.
+
+use super::grow;
+use super::project::into_mixes;
+use crate::cpu::isa::{Kernel, launch, parts};
+use crate::cpu::lanes::{rms_factor, rms_norm_in_place};
+use crate::cpu::math::{exp, sigmoid};
+use crate::cpu::share::{Pieces, RowPieces, Rows};
+use crate::cpu::store::Ask;
+use crate::cpu::{Cpu, Weights, check, size, weights};
+use crate::{AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre};
+use std::ops::Range;
+
+/// More streams than any model has; bounds the arrays on the stack.
+const STREAMS_MAX: usize = 8;
+
+fn check_streams(operation: &'static str, streams: usize, width: usize) -> Result<(), Error> {
+    check(
+        operation,
+        (1..=STREAMS_MAX).contains(&streams) && width > 0,
+        || format!("{streams} streams of {width}"),
+        "1 to 8 streams that are not empty",
+    )
+}
+
+struct EmbedRows<'a> {
+    tokens: &'a [u32],
+    table: &'a Weights,
+    width: usize,
+    out: Pieces<'a, f32>,
+}
+
+impl Kernel for EmbedRows<'_> {
+    #[inline(always)]
+    fn run(&self, _part: usize, rows: Range<usize>) {
+        for row in rows {
+            // SAFETY: each row belongs to one part.
+            let out = unsafe { self.out.get(row) };
+            let (first, others) = out.split_at_mut(self.width);
+            self.table.decode_row(0, self.tokens[row] as usize, first);
+            others.chunks_exact_mut(self.width).for_each(|other| other.copy_from_slice(first));
+        }
+    }
+}
+
+pub(crate) fn embed(cpu: &mut Cpu, a: &Embed) -> Result<(), Error> {
+    let operation = "embed";
+    let (n, width) = (cpu.rows.len(), a.table.columns);
+    check_streams(operation, a.streams, width)?;
+    let table = weights(&cpu.matrices, operation, a.table)?;
+    let last = cpu.rows.tokens.iter().max().map_or(0, |token| *token as usize);
+    let found = || format!("token {last} with a table of {} rows", a.table.rows);
+    check(operation, last < a.table.rows, found, "tokens are rows of the table")?;
+    let ask = Ask { operation, operand: "out" };
+    let mut out = cpu.store.f32_mut(ask, a.out, size(&[n, a.streams, width]))?;
+    cpu.counters.dense_bytes += table.bytes_per_matrix() / a.table.rows as u64 * n as u64;
+    let out = Pieces::new(&mut out, a.streams * width);
+    let kernel = EmbedRows { tokens: &cpu.rows.tokens, table, width, out };
+    launch(&cpu.pool, cpu.isa, parts(&cpu.pool, n, 4 * width), n, &kernel);
+    Ok(())
+}
+
+/// `out = sum over streams of weights[j] * x[j]`, streams in order by fma from +0.
+#[inline(always)]
+fn mix(x: &[f32], weights: &[f32], out: &mut [f32]) {
+    out.fill(0.0);
+    for (x, weight) in x.chunks_exact(out.len()).zip(weights) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = weight.mul_add(*x, *out);
+        }
+    }
+}
+
+struct PreRows<'a> {
+    x: &'a [f32],
+    mixes: &'a [f32],
+    streams: usize,
+    base: &'a [f32],
+    scale: &'a [f32],
+    norm: &'a [f32],
+    norm_eps: f32,
+    hc_eps: f32,
+    iterations: usize,
+    out: Pieces<'a, f32>,
+    post: Pieces<'a, f32>,
+    comb: Pieces<'a, f32>,
+}
+
+impl Kernel for PreRows<'_> {
+    #[inline(always)]
+    fn run(&self, _part: usize, rows: Range<usize>) {
+        let (s, width) = (self.streams, self.norm.len());
+        for row in rows {
+            let x = &self.x[row * s * width..][..s * width];
+            let m = &self.mixes[row * (2 + s) * s..][..(2 + s) * s];
+            let factor = rms_factor(x, self.norm_eps);
+            // SAFETY: each row belongs to one part.
+            let (out, post, comb) =
+                unsafe { (self.out.get(row), self.post.get(row), self.comb.get(row)) };
+            let value =
+                |i: usize, scale: usize| (m[i] * factor).mul_add(self.scale[scale], self.base[i]);
+            let mut pre = [0f32; STREAMS_MAX];
+            for j in 0..s {
+                pre[j] = sigmoid(value(j, 0)) + self.hc_eps;
+                post[j] = 2.0 * sigmoid(value(s + j, 1));
+            }
+            for (jk, comb) in comb.iter_mut().enumerate() {
+                *comb = value(2 * s + jk, 2);
+            }
+            sinkhorn(comb, s, self.hc_eps, self.iterations);
+            mix(x, &pre[..s], out);
+            rms_norm_in_place(out, self.norm, self.norm_eps);
+        }
+    }
+}
+
+/// Softmax over k plus eps, columns, then `iterations - 1` times rows and columns, each divided by its
+/// sum plus eps. `c` is [j, k]; sums run in ascending index.
+#[inline(always)]
+fn sinkhorn(c: &mut [f32], streams: usize, eps: f32, iterations: usize) {
+    for row in c.chunks_exact_mut(streams) {
+        let max = row.iter().fold(f32::NEG_INFINITY, |max, v| if *v > max { *v } else { max });
+        row.iter_mut().for_each(|v| *v = exp(*v - max));
+        let sum = row.iter().fold(0.0, |sum, v| sum + v);
+        row.iter_mut().for_each(|v| *v = *v / sum + eps);
+    }
+    columns_to_one(c, streams, eps);
+    for _ in 1..iterations {
+        for row in c.chunks_exact_mut(streams) {
+            let sum = row.iter().fold(0.0, |sum, v| sum + v) + eps;
+            row.iter_mut().for_each(|v| *v /= sum);
+        }
+        columns_to_one(c, streams, eps);
+    }
+}
+
+#[inline(always)]
+fn columns_to_one(c: &mut [f32], streams: usize, eps: f32) {
+    let mut sums = [0f32; STREAMS_MAX];
+    for row in c.chunks_exact(streams) {
+        sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v);
+    }
+    for row in c.chunks_exact_mut(streams) {
+        row.iter_mut().zip(&sums).for_each(|(v, sum)| *v /= sum + eps);
+    }
+}
+
+pub(crate) fn hc_pre(cpu: &mut Cpu, a: &HcPre) -> Result<(), Error> {
+    let operation = "hc_pre";
+    let ask = |operand| Ask { operation, operand };
+    let (n, s, width) = (cpu.rows.len(), a.streams, a.norm.len);
+    check_streams(operation, s, width)?;
+    let matrix = a.weights.matrix;
+    let mixes = (2 + s) * s;
+    check(
+        operation,
+        matrix.rows == mixes && matrix.columns == size(&[s, width]) && matrix.stack == 1,
+        || format!("a matrix of {} x {}", matrix.rows, matrix.columns),
+        &format!("{s} streams of {width} need {mixes} x {}", size(&[s, width])),
+    )?;
+    let weights = weights(&cpu.matrices, operation, matrix)?;
+    let x = cpu.store.f32(ask("x"), a.x, size(&[n, s, width]))?;
+    let base = cpu.store.f32(ask("base"), a.weights.base, mixes)?;
+    let scale = cpu.store.f32(ask("scale"), a.weights.scale, 3)?;
+    let norm = cpu.store.f32(ask("norm"), a.norm, width)?;
+    let mut out = cpu.store.f32_mut(ask("out"), a.out, size(&[n, width]))?;
+    let mut post = cpu.store.f32_mut(ask("post"), a.post, n * s)?;
+    let mut comb = cpu.store.f32_mut(ask("comb"), a.comb, n * s * s)?;
+    let scratch = &mut cpu.scratch;
+    let shape = [n, matrix.columns, mixes];
+    let mixes = into_mixes(&cpu.pool, weights, &mut scratch.inputs, &x, shape, &mut scratch.mixes);
+    cpu.counters.dense_bytes += weights.bytes_per_matrix();
+    let kernel = PreRows {
+        x: &x,
+        mixes,
+        streams: s,
+        base: &base,
+        scale: &scale,
+        norm: &norm,
+        norm_eps: a.norm_eps,
+        hc_eps: a.hc_eps,
+        iterations: a.iterations,
+        out: Pieces::new(&mut out, width),
+        post: Pieces::new(&mut post, s),
+        comb: Pieces::new(&mut comb, s * s),
+    };
+    launch(&cpu.pool, cpu.isa, parts(&cpu.pool, n, 3 * s * width + 1024), n, &kernel);
+    Ok(())
+}
+
+struct PostRows<'a> {
+    z: &'a [f32],
+    post: &'a [f32],
+    comb: &'a [f32],
+    streams: usize,
+    width: usize,
+    x: Pieces<'a, f32>,
+}
+
+impl Kernel for PostRows<'_> {
+    #[inline(always)]
+    fn run(&self, _part: usize, rows: Range<usize>) {
+        let (s, width) = (self.streams, self.width);
+        for row in rows {
+            let z = &self.z[row * width..][..width];
+            let post = &self.post[row * s..][..s];
+            let comb = &self.comb[row * s * s..][..s * s];
+            // SAFETY: each row belongs to one part.
+            let x = unsafe { self.x.get(row) };
+            for start in (0..width).step_by(8) {
+                let count = (width - start).min(8);
+                let (mut old, mut z8) = ([[0f32; 8]; STREAMS_MAX], [0f32; 8]);
+                z8[..count].copy_from_slice(&z[start..][..count]);
+                for (j, old) in old[..s].iter_mut().enumerate() {
+                    old[..count].copy_from_slice(&x[j * width + start..][..count]);
+                }
+                for k in 0..s {
+                    let mut new = z8.map(|z| post[k] * z);
+                    for j in 0..s {
+                        for i in 0..8 {
+                            new[i] = comb[j * s + k].mul_add(old[j][i], new[i]);
+                        }
+                    }
+                    x[k * width + start..][..count].copy_from_slice(&new[..count]);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn hc_post(cpu: &mut Cpu, a: &HcPost) -> Result<(), Error> {
+    let operation = "hc_post";
+    let ask = |operand| Ask { operation, operand };
+    let (n, s, width) = (cpu.rows.len(), a.streams, a.width);
+    check_streams(operation, s, width)?;
+    let z = cpu.store.f32(ask("z"), a.z, size(&[n, width]))?;
+    let post = cpu.store.f32(ask("post"), a.post, n * s)?;
+    let comb = cpu.store.f32(ask("comb"), a.comb, n * s * s)?;
+    let mut x = cpu.store.f32_mut(ask("x"), a.x, size(&[n, s, width]))?;
+    let x = Pieces::new(&mut x, s * width);
+    let kernel = PostRows { z: &z, post: &post, comb: &comb, streams: s, width, x };
+    launch(&cpu.pool, cpu.isa, parts(&cpu.pool, n, s * s * width / 4), n, &kernel);
+    Ok(())
+}
+
+struct HeadRows<'a> {
+    x: &'a [f32],
+    mixes: &'a [f32],
+    streams: usize,
+    base: &'a [f32],
+    scale: f32,
+    norm: &'a [f32],
+    norm_eps: f32,
+    hc_eps: f32,
+    out: Pieces<'a, f32>,
+}
+
+impl Kernel for HeadRows<'_> {
+    #[inline(always)]
+    fn run(&self, _part: usize, rows: Range<usize>) {
+        let (s, width) = (self.streams, self.norm.len());
+        for row in rows {
+            let x = &self.x[row * s * width..][..s * width];
+            let m = &self.mixes[row * s..][..s];
+            let factor = rms_factor(x, self.norm_eps);
+            // SAFETY: each row belongs to one part.
+            let out = unsafe { self.out.get(row) };
+            let mut pre = [0f32; STREAMS_MAX];
+            for j in 0..s {
+                let value = (m[j] * factor).mul_add(self.scale, self.base[j]);
+                pre[j] = sigmoid(value) + self.hc_eps;
+            }
+            mix(x, &pre[..s], out);
+            rms_norm_in_place(out, self.norm, self.norm_eps);
+        }
+    }
+}
+
+pub(crate) fn hc_head(cpu: &mut Cpu, a: &HcHead) -> Result<(), Error> {
+    let operation = "hc_head";
+    let ask = |operand| Ask { operation, operand };
+    let (n, s, width) = (a.rows, a.streams, a.norm.len);
+    check_streams(operation, s, width)?;
+    let matrix = a.weights.matrix;
+    check(
+        operation,
+        matrix.rows == s && matrix.columns == size(&[s, width]) && matrix.stack == 1,
+        || format!("a matrix of {} x {}", matrix.rows, matrix.columns),
+        &format!("{s} streams of {width} need {s} x {}", size(&[s, width])),
+    )?;
+    let weights = weights(&cpu.matrices, operation, matrix)?;
+    let x = cpu.store.f32(ask("x"), a.x, size(&[n, s, width]))?;
+    let base = cpu.store.f32(ask("base"), a.weights.base, s)?;
+    let scale = cpu.store.f32(ask("scale"), a.weights.scale, 1)?[0];
+    let norm = cpu.store.f32(ask("norm"), a.norm, width)?;
+    let mut out = cpu.store.f32_mut(ask("out"), a.out, size(&[n, width]))?;
+    let scratch = &mut cpu.scratch;
+    let shape = [n, matrix.columns, s];
+    let mixes = into_mixes(&cpu.pool, weights, &mut scratch.inputs, &x, shape, &mut scratch.mixes);
+    cpu.counters.dense_bytes += weights.bytes_per_matrix();
+    let kernel = HeadRows {
+        x: &x,
+        mixes,
+        streams: s,
+        base: &base,
+        scale,
+        norm: &norm,
+        norm_eps: a.norm_eps,
+        hc_eps: a.hc_eps,
+        out: Pieces::new(&mut out, width),
+    };
+    launch(&cpu.pool, cpu.isa, parts(&cpu.pool, n, 3 * s * width), n, &kernel);
+    Ok(())
+}
+
+struct AddRows<'a> {
+    row: &'a [f32],
+    width: usize,
+    x: Pieces<'a, f32>,
+}
+
+impl Kernel for AddRows<'_> {
+    #[inline(always)]
+    fn run(&self, _part: usize, rows: Range<usize>) {
+        for row in rows {
+            let add = &self.row[row * self.width..][..self.width];
+            // SAFETY: each row belongs to one part.
+            let x = unsafe { self.x.get(row) };
+            for x in x.chunks_exact_mut(self.width) {
+                x.iter_mut().zip(add).for_each(|(x, add)| *x += add);
+            }
+        }
+    }
+}
+
+pub(crate) fn add_to_streams(cpu: &mut Cpu, a: &AddToStreams) -> Result<(), Error> {
+    let operation = "add_to_streams";
+    let (n, width) = (cpu.rows.len(), a.width);
+    check_streams(operation, a.streams, width)?;
+    let row = cpu.store.f32(Ask { operation, operand: "row" }, a.row, size(&[n, width]))?;
+    let len = size(&[n, a.streams, width]);
+    let mut x = cpu.store.f32_mut(Ask { operation, operand: "x" }, a.x, len)?;
+    let kernel = AddRows { row: &row, width, x: Pieces::new(&mut x, a.streams * width) };
+    launch(&cpu.pool, cpu.isa, parts(&cpu.pool, n, a.streams * width / 2), n, &kernel);
+    Ok(())
+}
+
+pub(crate) fn gather_rows(cpu: &mut Cpu, a: &GatherRows<'_>) -> Result<(), Error> {
+    let operation = "gather_rows";
+    let floats = [Element::F32, Element::Bf16];
+    let last = a.rows.iter().max().map_or(0, |row| row.saturating_add(1));
+    let ask = |operand| Ask { operation, operand };
+    let x = cpu.store.data(ask("x"), a.x, &floats, size(&[last, a.width]))?;
+    let len = size(&[a.at.saturating_add(a.rows.len()), a.width]);
+    let mut out = cpu.store.data_mut(ask("out"), a.out, &floats, len)?;
+    let (x, out) = (Rows::new(&x), RowPieces::new(&mut out, a.width));
+    let row = grow(&mut cpu.scratch.parts, a.width);
+    for (index, from) in a.rows.iter().enumerate() {
+        x.load(*from, row);
+        // SAFETY: this thread alone works on `out`.
+        unsafe { out.store(a.at + index, row) };
+    }
+    Ok(())
+}
