@@ -1,1 +1,26 @@
-//! See DESIGN.
+//! Text in and out of a model: tokenizer and prompt rendering.
+//!
+//! Pure functions of their arguments. This crate knows no engine, no socket, no clock, no file
+//! system, and no model beyond its vocabulary and prompt format. A prompt is a list of
+//! [`Segment`]s and never one string, so that text written by a user cannot become a control token.
+//!
+//! Start reading in `tokenizer.rs`; `scan.rs` cuts text into pieces, `bpe.rs` merges their bytes,
+//! `vocabulary.rs` holds the checks that a hostile file meets.
+
+mod bpe;
+mod error;
+mod json;
+mod markers;
+mod scan;
+mod segment;
+mod stream;
+mod tokenizer;
+mod unicode;
+mod unicode_runs;
+mod vocabulary;
+
+pub use error::Error;
+pub use segment::Segment;
+pub use stream::{StreamDecoder, Utf8Stream};
+pub use tokenizer::Tokenizer;
+pub use vocabulary::{PRE_TOKENIZER, Parts};
