@@ -13,6 +13,8 @@ pub struct Session {
     target: &'static Target,
     random: Random,
     corpus: Vec<Vec<u8>>,
+    /// How many of the corpus are seeds; they stay.
+    seeds: usize,
     seeds_left: usize,
     signatures: HashSet<u64>,
 }
@@ -23,9 +25,9 @@ impl Session {
     pub fn new(target: &'static Target, seed: u64) -> Self {
         let mut corpus = (target.seeds)();
         corpus.push(Vec::new());
-        let seeds_left = corpus.len();
+        let seeds = corpus.len();
         let random = Random::new(seed ^ 0x1b5a_11ed);
-        Session { target, random, corpus, seeds_left, signatures: HashSet::new() }
+        Session { target, random, corpus, seeds, seeds_left: seeds, signatures: HashSet::new() }
     }
 
     /// The next input: first every seed as it is, then mutations of what the corpus holds.
@@ -34,7 +36,8 @@ impl Session {
             self.seeds_left -= 1;
             return self.corpus[self.seeds_left].clone();
         }
-        let mut input = self.corpus[self.random.below(self.corpus.len())].clone();
+        let from = if self.random.below(4) == 0 { self.seeds } else { self.corpus.len() };
+        let mut input = self.corpus[self.random.below(from)].clone();
         let other = &self.corpus[self.random.below(self.corpus.len())];
         mutate(&mut self.random, &mut input, other, self.target.dictionary, self.target.len_max);
         input
@@ -48,7 +51,7 @@ impl Session {
         if self.corpus.len() < CORPUS_MAX {
             self.corpus.push(input);
         } else {
-            let at = self.random.below(self.corpus.len());
+            let at = self.seeds + self.random.below(self.corpus.len() - self.seeds);
             self.corpus[at] = input;
         }
     }

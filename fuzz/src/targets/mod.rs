@@ -41,9 +41,19 @@ const LETTERS: usize = 40;
 
 /// A number for what happened: equal for messages that differ only in quoted text and digits.
 pub(crate) fn signature(outcome: &str) -> u64 {
-    let unquoted = outcome.split(['`', '"']).step_by(2);
-    let letters = unquoted.flat_map(str::bytes).filter(u8::is_ascii_alphabetic).take(LETTERS);
-    letters.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    let (mut hash, mut letters) = (0xcbf2_9ce4_8422_2325_u64, 0);
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in outcome.bytes() {
+        if escaped {
+            escaped = false;
+        } else if matches!(byte, b'`' | b'"') {
+            quoted = !quoted;
+        } else if byte == b'\\' {
+            escaped = true;
+        } else if !quoted && byte.is_ascii_alphabetic() && letters < LETTERS {
+            letters += 1;
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    hash
 }

@@ -1,16 +1,14 @@
 //! Block formats on any bytes: decode, encode, dot.
 
 use super::{Target, signature};
-use ironstar_quant::{
-    Activation, FORMATS, FormatInfo, Int8Blocks, Row, dot, dot_shards, quantize_int8, tree8,
-};
+use ironstar_quant::{Activation, FORMATS, Int8Blocks, Row, dot, dot_shards, quantize_int8, tree8};
 
-/// The first byte chooses the format, the rest is a row of its blocks.
+/// The first byte chooses the format and whether to encode again; the rest is a row of its blocks.
 pub const BLOCKS: Target = Target {
     name: "quant-blocks",
     seeds: block_seeds,
     dictionary: &[b"\x00\x7c", b"\x00\xfc", b"\xff\x7f", b"\xff\xff", b"\x00\x80"],
-    len_max: 4096,
+    len_max: 1536,
     base_bytes: 1 << 20,
     bytes_per_byte: 256,
     run: blocks,
@@ -33,12 +31,13 @@ pub const INT8: Target = Target {
 };
 
 fn block_seeds() -> Vec<Vec<u8>> {
-    let row = |(index, info): (usize, &FormatInfo)| {
-        let index = u8::try_from(index).expect("a dozen formats");
-        let body = (0..2 * info.block_bytes.max(64)).map(|i| (i % 251).to_le_bytes()[0]);
-        std::iter::once(index).chain(body).collect()
+    let row = |index: usize| {
+        let body = 2 * FORMATS[index % FORMATS.len()].block_bytes.max(64);
+        let first = u8::try_from(index).expect("256 numbers");
+        std::iter::once(first).chain((0..body).map(|i| (i % 251).to_le_bytes()[0])).collect()
     };
-    FORMATS.iter().enumerate().map(row).collect()
+    let encoded = 256 / FORMATS.len() * FORMATS.len() - FORMATS.len();
+    (0..FORMATS.len()).chain(encoded..encoded + FORMATS.len()).map(row).collect()
 }
 
 fn blocks(bytes: &[u8]) -> u64 {
@@ -51,10 +50,9 @@ fn blocks(bytes: &[u8]) -> u64 {
     let columns = count * info.block_elements;
     let mut values = vec![0.0; columns];
     (info.decode)(weights, &mut values);
-    if let Some(encode) = info.encode {
+    if let Some(encode) = info.encode.filter(|_| first >= 0x80) {
         let mut again = vec![0; weights.len()];
-        encode(&values, None, &mut again);
-        encode(&values, Some(&values), &mut again);
+        encode(&values, (first >= 0xc0).then_some(&values), &mut again);
     }
     let block = match info.activation {
         Activation::F32 => 0,
