@@ -6,7 +6,10 @@ use std::fmt::Display;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A number of the model is missing, impossible, or not what this engine can run.
-    #[error("`{key}` is {found}, but this engine wants {wanted}; the file is damaged or made for another engine")]
+    #[error(
+        "`{key}` is {found}, but this engine wants {wanted}; the file is damaged or made for \
+         another engine"
+    )]
     Metadata {
         /// Metadata key, or key of a published config.
         key: String,
@@ -16,7 +19,10 @@ pub enum Error {
         wanted: String,
     },
     /// A tensor that the model needs is not in the file.
-    #[error("tensor `{name}` with dims {dims:?} is missing; the file is incomplete or made for another engine")]
+    #[error(
+        "tensor `{name}` with dims {dims:?} is missing; the file is incomplete or made for \
+         another engine"
+    )]
     Missing {
         /// Name of the tensor.
         name: String,

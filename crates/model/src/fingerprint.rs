@@ -1,5 +1,5 @@
-//! A 256-bit hash that tells models and saved bytes apart. It guards against mistakes and damage, not
-//! against forgery.
+//! A 256-bit hash that tells models and saved bytes apart. It guards against mistakes and damage,
+//! not against forgery.
 
 use std::fmt;
 
@@ -44,7 +44,8 @@ impl Fingerprint {
     pub fn bytes(&self) -> [u8; 32] {
         let mut all = [0; 32];
         let sum = self.lanes.iter().fold(self.length, |s, &l| s.rotate_left(17) ^ mix(l));
-        for (i, (out, &lane)) in all.as_chunks_mut::<8>().0.iter_mut().zip(&self.lanes).enumerate() {
+        for (i, (out, &lane)) in all.as_chunks_mut::<8>().0.iter_mut().zip(&self.lanes).enumerate()
+        {
             *out = mix(lane ^ mix(sum.wrapping_add(ODD[i]))).to_le_bytes();
         }
         all

@@ -1,8 +1,9 @@
-//! Model architectures: shapes read from files, one table of tensors, session state, and the forward pass.
+//! Model architectures: shapes read from files, one table of tensors, session state, and the
+//! forward pass.
 //!
-//! A model here is a description that calls [`ironstar_device::Backend`] operations in the paper's order.
-//! It must not know block formats (a `Matrix` carries its own), instruction sets, tokenizers, sampling,
-//! sessions, files on disk or sockets.
+//! A model here is a description that calls [`ironstar_device::Backend`] operations in the paper's
+//! order. It must not know block formats (a `Matrix` carries its own), instruction sets,
+//! tokenizers, sampling, sessions, files on disk or sockets.
 //!
 //! Start reading at [`deepseek_v4`], whose page draws one layer, then `deepseek_v4/forward.rs`.
 //!

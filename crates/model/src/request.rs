@@ -18,8 +18,9 @@ pub enum LogitsFor<'a> {
 pub struct Wanted<'a> {
     /// Logits of the model. Row of position t: what follows token t.
     pub logits: LogitsFor<'a>,
-    /// Logits of the draft block for the pair (position t - 1, token t), as they would have been drafted
-    /// with the model at t - 1: what follows token t. Rows of position 0 have none and are left out.
+    /// Logits of the draft block for the pair (position t - 1, token t), as they would have been
+    /// drafted with the model at t - 1: what follows token t. Rows of position 0 have none and are
+    /// left out.
     pub drafts: LogitsFor<'a>,
 }
 
@@ -74,7 +75,8 @@ impl Logits {
 
 /// Looks at a pass while it runs (`--debug steps`, tests); reading costs a wait at each point.
 pub trait Observer {
-    /// Rows of floats, `width` a row. They may be changed; then the answer is true and they are written back.
+    /// Rows of floats, `width` a row. They may be changed; then the answer is true and they are
+    /// written back.
     fn floats(&mut self, at: At, width: usize, values: &mut [f32]) -> bool;
     /// Rows of ids, `width` a row. Of an indexer's choice at position t only the first
     /// `min(width, (t + 1) / ratio)` mean anything.
@@ -93,7 +95,8 @@ pub struct At {
 /// What is seen, in the order of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
-    /// Streams at a layer's entry, [streams, d]; also after the last layer, as the entry of the next.
+    /// Streams at a layer's entry, [streams, d]; also after the last layer, as the entry of the
+    /// next.
     LayerIn,
     /// Rows the indexer chose, ascending.
     IndexChoice,

@@ -1,15 +1,16 @@
-//! The draft block, MTP (spec 4.1): from the backbone's streams at position t and token t + 1 it guesses
-//! token t + 2.
+//! The draft block, MTP (spec 4.1): from the backbone's streams at position t and token t + 1 it
+//! guesses token t + 2.
 //!
-//! It is one block with a window ring of its own. A row of that ring depends on nothing but its pair
-//! (streams at t, token t + 1), so every step of the backbone feeds the ring with the pairs it completes:
-//! the streams of its rows shifted by one, the first taken from what the session kept of the last step.
-//! The ring is then complete however positions were cut into steps, and lies one position behind.
+//! It is one block with a window ring of its own. A row of that ring depends on nothing but its
+//! pair (streams at t, token t + 1), so every step of the backbone feeds the ring with the pairs it
+//! completes: the streams of its rows shifted by one, the first taken from what the session kept of
+//! the last step. The ring is then complete however positions were cut into steps, and lies one
+//! position behind.
 
 use super::forward::{Pass, Run};
 use super::load::{Drafter, Weights};
 use super::state::{STREAM_SLOTS, State};
-use crate::{Error, Logits, LogitsFor};
+use crate::{Error, Logits};
 use ironstar_device::{AddToStreams, Buffer, Embed, GatherRows, Span, Step, StoreWindow};
 
 /// A step of the draft block and the rows of the backbone's step that it belongs to.
@@ -54,15 +55,15 @@ fn draft_run(pass: &Pass<'_>, x: Buffer, rings: Vec<Buffer>, store: bool) -> Run
     }
 }
 
-/// After the last layer: keeps the streams, completes the draft rings, and gives the draft logits that are
-/// wanted. Rows are those of the backbone's step.
+/// After the last layer: keeps the streams, completes the draft rings, and gives the draft logits
+/// that are wanted. Rows are those of the backbone's step.
 pub(super) fn feed(
     pass: &mut Pass<'_>,
     weights: &Weights,
     drafter: &Drafter,
     step: &Step,
     states: &[&mut State],
-    wanted: LogitsFor<'_>,
+    wanted: Vec<usize>,
 ) -> Result<Logits, Error> {
     let width = pass.shape.streams * pass.shape.width;
     let (x, scratch) = (pass.scratch.x, pass.scratch.draft.expect("made with the drafter"));
@@ -87,7 +88,6 @@ pub(super) fn feed(
         return Ok(Logits { vocabulary: pass.shape.vocabulary, ..Logits::default() });
     }
 
-    let wanted = super::rows_of(wanted, step)?;
     let rings = feed.spans.iter().map(|&index| draft(index).ring).collect();
     pass.backend.begin(&feed.step)?;
     pass.rows = feed.rows.len();
@@ -138,6 +138,7 @@ fn enter(pass: &mut Pass<'_>, weights: &Weights, drafter: &Drafter) -> Result<()
     pass.backend.embed(&Embed { table: weights.embedding, streams: 1, out: s.embedded })?;
     pass.norm(s.embedded, rows, drafter.embedding_norm)?;
     pass.project(s.embedded, rows, &[(drafter.embedding_projection, s.projected)])?;
-    pass.backend.add_to_streams(&AddToStreams { row: s.projected, x: s.x, streams })?;
+    let width = pass.shape.width;
+    pass.backend.add_to_streams(&AddToStreams { row: s.projected, x: s.x, streams, width })?;
     Ok(())
 }

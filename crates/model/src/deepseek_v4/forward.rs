@@ -1,5 +1,5 @@
-//! The forward pass in the paper's order, one function a block (spec 2). All work goes to the backend on
-//! the rows of the current step.
+//! The forward pass in the paper's order, one function a block (spec 2). All work goes to the
+//! backend on the rows of the current step.
 
 use super::load::{Block, Compressor, Head};
 use super::scratch::{LOGIT_ROWS, Scratch};
@@ -8,9 +8,9 @@ use super::state::{LayerState, window_slots};
 use super::weights::parts;
 use crate::{At, Error, Logits, Observer, What};
 use ironstar_device::{
-    Attend, Backend, Buffer, Compress, CompressState, CompressedRows, Experts, GatherRows, HcHead, HcPost, HcPre,
-    HcWeights, IndexSelect, KvRows, Matrix, Project, ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, RowKind,
-    StoreWindow,
+    Attend, Backend, Buffer, Compress, CompressState, CompressedRows, Experts, GatherRows, HcHead,
+    HcPost, HcPre, HcWeights, IndexSelect, KvRows, Matrix, Project, ProjectGrouped, QueryHeads,
+    RmsNorm, Rope, Route, RowKind, StoreWindow,
 };
 
 /// What the functions of a pass share.
@@ -106,8 +106,8 @@ impl Pass<'_> {
 
     /// Output `z` of a sublayer back to the streams.
     fn spread(&mut self, x: Buffer) -> Result<(), Error> {
-        let (s, streams) = (self.scratch, self.shape.streams);
-        self.backend.hc_post(&HcPost { z: s.z, x, streams, post: s.post, comb: s.comb })?;
+        let (s, streams, width) = (self.scratch, self.shape.streams, self.shape.width);
+        self.backend.hc_post(&HcPost { z: s.z, x, streams, width, post: s.post, comb: s.comb })?;
         Ok(())
     }
 
@@ -116,8 +116,8 @@ impl Pass<'_> {
         let (shape, s) = (self.shape, self.scratch);
         let rope = if run.ratio == 0 { self.ropes.plain } else { self.ropes.yarn };
         self.attention_inputs(weights)?;
-        let (heads, eps) = (shape.heads, Some(shape.norm_eps));
-        self.backend.query_heads(&QueryHeads { q: s.q, heads, eps, rope })?;
+        let (heads, width, eps) = (shape.heads, shape.head_width, Some(shape.norm_eps));
+        self.backend.query_heads(&QueryHeads { q: s.q, heads, width, eps, rope })?;
         self.kv_rows(weights, rope)?;
         if let Some(compressor) = &weights.compressor {
             let kind = RowKind::Kv { round_trip: self.round_trips };

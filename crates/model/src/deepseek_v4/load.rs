@@ -1,4 +1,5 @@
-//! Reads weights into a backend: walks the tensor table, checks each tensor, and hands out typed handles.
+//! Reads weights into a backend: walks the tensor table, checks each tensor, and hands out typed
+//! handles.
 
 use super::shape::Shape;
 use super::weights::{Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
@@ -113,7 +114,11 @@ pub(super) fn backbone(
         head: held.head(Place::Top, Field::OutputNorm),
         output: held.matrix(Place::Top, Field::Output),
     };
-    Ok(Loaded { weights, fingerprint: fingerprint(gguf, &specs, shape)?, ignored: ignored(gguf, &specs) })
+    Ok(Loaded {
+        weights,
+        fingerprint: fingerprint(gguf, &specs, shape)?,
+        ignored: ignored(gguf, &specs),
+    })
 }
 
 /// Loads the draft block.
@@ -134,7 +139,11 @@ pub(super) fn drafter(
         block: held.block(Place::Draft),
         head: held.head(Place::Draft, Field::DraftNorm),
     };
-    Ok(Loaded { weights, fingerprint: fingerprint(gguf, &specs, shape)?, ignored: ignored(gguf, &specs) })
+    Ok(Loaded {
+        weights,
+        fingerprint: fingerprint(gguf, &specs, shape)?,
+        ignored: ignored(gguf, &specs),
+    })
 }
 
 /// Finds a tensor and checks type and dims; `None` where it is absent and may be.
@@ -145,8 +154,10 @@ pub fn find<'g>(gguf: &'g Gguf, spec: &TensorSpec) -> Result<Option<&'g TensorIn
         }
         return Err(Error::Missing { name: spec.name.clone(), dims: spec.dims.clone() });
     };
-    let wanted: Vec<u64> = spec.dims.iter().map(|&d| u64::try_from(d).unwrap_or(u64::MAX)).collect();
-    let trailing_ones = |dims: &[u64]| dims.len() - dims.iter().rev().take_while(|&&d| d == 1).count();
+    let wanted: Vec<u64> =
+        spec.dims.iter().map(|&d| u64::try_from(d).unwrap_or(u64::MAX)).collect();
+    let trailing_ones =
+        |dims: &[u64]| dims.len() - dims.iter().rev().take_while(|&&d| d == 1).count();
     if info.dims[..trailing_ones(&info.dims)] != wanted[..trailing_ones(&wanted)] {
         let (found, wanted) = (format!("dims {:?}", info.dims), format!("dims {wanted:?}"));
         return Err(Error::Tensor { name: spec.name.clone(), found, wanted });
@@ -163,7 +174,7 @@ pub fn find<'g>(gguf: &'g Gguf, spec: &TensorSpec) -> Result<Option<&'g TensorIn
         (_, _) => (false, "a float or block type that this engine knows".to_owned()),
     };
     if !fits {
-        let found = format!("type {}", info.kind);
+        let found = format!("type {}", info.kind.name());
         return Err(Error::Tensor { name: spec.name.clone(), found, wanted });
     }
     Ok(Some(info))
@@ -182,7 +193,7 @@ fn fingerprint(gguf: &Gguf, specs: &[TensorSpec], shape: &Shape) -> Result<Finge
     hash.add(format!("{shape:?}").as_bytes());
     for spec in specs {
         let Some(info) = find(gguf, spec)? else { continue };
-        hash.add(format!("{} {} {:?}", spec.name, info.kind, info.dims).as_bytes());
+        hash.add(format!("{} {} {:?}", spec.name, info.kind.name(), info.dims).as_bytes());
         let bytes = gguf.bytes(info)?;
         let (size, middle) = (bytes.len(), bytes.len() / 2);
         for start in [0, middle, size.saturating_sub(SAMPLE)] {
@@ -210,7 +221,8 @@ impl Held {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Held, Error> {
         // All tensors are checked before the first is made resident.
-        let found = specs.iter().map(|s| Ok((s, find(gguf, s)?))).collect::<Result<Vec<_>, Error>>()?;
+        let found =
+            specs.iter().map(|s| Ok((s, find(gguf, s)?))).collect::<Result<Vec<_>, Error>>()?;
         let mut total = 0;
         for info in found.iter().filter_map(|(_, info)| *info) {
             total += gguf.bytes(info)?.len();
@@ -284,8 +296,12 @@ impl Held {
     fn block(&mut self, place: Place) -> Block {
         use Field as F;
         let compressor = self.has(place, F::CompressorValues).then(|| {
-            let fields =
-                [F::CompressorValues, F::CompressorScores, F::CompressorPositions, F::CompressorNorm];
+            let fields = [
+                F::CompressorValues,
+                F::CompressorScores,
+                F::CompressorPositions,
+                F::CompressorNorm,
+            ];
             self.compressor(place, fields)
         });
         let indexer = self.has(place, F::IndexQuery).then(|| Indexer {

@@ -12,21 +12,22 @@
 //!  ▼                                                       un-rotate, output_a by groups, output_b
 //!  X ◀──hc_post── z ◀───────────────────────────────────────────────────────────┘
 //!  │
-//!  X ──hc_pre──▶ y ── router ─▶ experts_used of experts, clamped SwiGLU, + shared ──▶ z ──hc_post──▶ X
+//!  X ──hc_pre──▶ y ── router ─▶ chosen experts, clamped SwiGLU, + shared ──▶ z ──hc_post──▶ X
 //! ```
 //!
-//! Where it differs from a plain transformer: `streams` residuals joined by learned, doubly stochastic
-//! mixes (mHC); one key/value row for all heads; attention over a short window plus rows that stand for
-//! groups of 4 tokens (chosen by an indexer) or 128 tokens (all of them); a sink logit a head; rotation
-//! undone on the output; the output projection in low-rank groups; experts of the first layers looked up
-//! by token; FP8 and FP4 round trips of cached rows as part of the definition.
+//! Where it differs from a plain transformer: `streams` residuals joined by learned, doubly
+//! stochastic mixes (mHC); one key/value row for all heads; attention over a short window plus rows
+//! that stand for groups of 4 tokens (chosen by an indexer) or 128 tokens (all of them); a sink
+//! logit a head; rotation undone on the output; the output projection in low-rank groups; experts
+//! of the first layers looked up by token; FP8 and FP4 round trips of cached rows as part of the
+//! definition.
 //!
-//! [`shape`] has the numbers, [`weights`] the table of tensors, [`state`] what a session keeps, `forward.rs`
-//! the pass and `draft.rs` the MTP block; [`import`] maps published checkpoints.
+//! [`shape`] has the numbers, [`weights`] the table of tensors, [`state`] what a session keeps,
+//! `forward.rs` the pass and `draft.rs` the MTP block; [`import`] maps published checkpoints.
 
 mod draft;
 mod forward;
-pub mod import;
+
 mod load;
 mod rotary;
 mod scratch;
@@ -175,8 +176,15 @@ impl Model {
     ) -> Result<Output, Error> {
         self.check_step(step, states)?;
         let rows = rows_of(wanted.logits, step)?;
+        let draft_rows = rows_of(wanted.drafts, step)?;
+        if self.drafter.is_none() && wanted.drafts != LogitsFor::None {
+            return Err(Error::Draft("no draft block was loaded"));
+        }
+        for (span, state) in step.spans.iter().zip(states.iter()) {
+            state.check_begin(span.rows.len())?;
+        }
         for (span, state) in step.spans.iter().zip(states.iter_mut()) {
-            state.begin(span.rows.len())?;
+            state.begin(span.rows.len());
         }
         let mut pass = Pass {
             backend,
@@ -185,7 +193,7 @@ impl Model {
             ropes: self.ropes,
             scratch: self.scratch,
             rows: step.tokens.len(),
-            observer,
+            observer: observer.map(|o| o as &mut dyn Observer),
         };
         pass.backend.begin(step)?;
         let (table, streams, out) = (self.weights.embedding, pass.shape.streams, pass.scratch.x);
@@ -199,9 +207,7 @@ impl Model {
         let logits = pass.logits(out, rows, &self.weights.head, self.weights.output)?;
         let mut drafts = Logits::default();
         if let Some(drafter) = &self.drafter {
-            drafts = draft::feed(&mut pass, &self.weights, drafter, step, states, wanted.drafts)?;
-        } else if wanted.drafts != LogitsFor::None {
-            return Err(Error::Draft("no draft block was loaded"));
+            drafts = draft::feed(&mut pass, &self.weights, drafter, step, states, draft_rows)?;
         }
         for (span, state) in step.spans.iter().zip(states.iter_mut()) {
             state.written(span.rows.len());
@@ -209,7 +215,8 @@ impl Model {
         Ok(Output { logits, drafts })
     }
 
-    /// Moves a state's position over the first `rows_kept` rows of its last step; the others never were.
+    /// Moves a state's position over the first `rows_kept` rows of its last step; the others never
+    /// were.
     pub fn commit(&self, state: &mut State, rows_kept: usize) -> Result<(), Error> {
         state.advance(rows_kept)
     }
@@ -279,7 +286,10 @@ impl Model {
         let mut next = 0;
         for (span, state) in step.spans.iter().zip(states) {
             if span.rows.start != next || span.rows.is_empty() {
-                return refuse(format!("a span of rows {:?} after {next}", span.rows), "spans follow one another".into());
+                return refuse(
+                    format!("a span of rows {:?} after {next}", span.rows),
+                    "spans follow one another".into(),
+                );
             }
             next = span.rows.end;
             if !state.belongs_to(&self.kept) {
@@ -298,7 +308,10 @@ impl Model {
 }
 
 fn foreign_state() -> Error {
-    Error::Step { found: "a state of another model".into(), wanted: "it must be this model's".into() }
+    Error::Step {
+        found: "a state of another model".into(),
+        wanted: "it must be this model's".into(),
+    }
 }
 
 /// The rows that are meant.
@@ -310,7 +323,8 @@ fn rows_of(wanted: LogitsFor<'_>, step: &Step) -> Result<Vec<usize>, Error> {
         LogitsFor::All => (0..rows).collect(),
         LogitsFor::Rows(list) => {
             if let Some(row) = list.iter().find(|&&row| row >= rows) {
-                let (found, wanted) = (format!("logits of row {row}"), format!("there are {rows} rows"));
+                let (found, wanted) =
+                    (format!("logits of row {row}"), format!("there are {rows} rows"));
                 return Err(Error::Step { found, wanted });
             }
             list.to_vec()

@@ -7,8 +7,8 @@ pub(super) fn plain(shape: &Shape) -> Vec<f32> {
     (0..shape.rope_width / 2).map(|i| frequency(shape.rope_base, i, shape.rope_width)).collect()
 }
 
-/// For layers with compression: fast frequencies are kept, slow ones divided by the factor, with a ramp
-/// between.
+/// For layers with compression: fast frequencies are kept, slow ones divided by the factor, with a
+/// ramp between.
 pub(super) fn yarn(shape: &Shape) -> Vec<f32> {
     let (low, high) = ramp_ends(shape);
     let pairs = shape.rope_width / 2;

@@ -1,5 +1,5 @@
-//! Working buffers of a step, made once for the longest step. Every one is written before it is read in
-//! each block; nothing in them outlives a step.
+//! Working buffers of a step, made once for the longest step. Every one is written before it is
+//! read in each block; nothing in them outlives a step.
 
 use super::shape::Shape;
 use super::weights::parts;

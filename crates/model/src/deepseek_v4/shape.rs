@@ -1,7 +1,7 @@
 //! The numbers of a model: read from GGUF metadata or from a published `config.json`, checked once.
 //!
-//! Nothing is compiled in. [`NUMBERS`] and [`FLOATS`] are the tables of keys: reading, checking, writing and
-//! printing all walk them.
+//! Nothing is compiled in. [`NUMBERS`] and [`FLOATS`] are the tables of keys: reading, checking,
+//! writing and printing all walk them.
 
 use crate::Error;
 use ironstar_gguf::{Array, Metadata, Value};
@@ -122,7 +122,8 @@ const NUMBERS: &[Number] = &[
     entry!(Number, vocabulary, "vocab_size", "vocab_size", 1..=4_194_304, None),
     entry!(Number, width, "embedding_length", "hidden_size", 1..=131_072, None),
     entry!(Number, streams, "hyper_connection.count", "hc_mult", 1..=16, None),
-    entry!(Number, sinkhorn_iterations, "hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters", 1..=1000, None),
+    entry!(Number, sinkhorn_iterations, "hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters",
+        1..=1000, None),
     entry!(Number, heads, "attention.head_count", "num_attention_heads", 1..=4096, None),
     entry!(Number, head_width, "attention.key_length", "head_dim", 2..=8192, None),
     entry!(Number, rope_width, "rope.dimension_count", "qk_rope_head_dim", 2..=8192, None),
@@ -135,11 +136,13 @@ const NUMBERS: &[Number] = &[
     entry!(Number, index_top_k, "attention.indexer.top_k", "index_topk", 1..=65_536, None),
     entry!(Number, experts, "expert_count", "n_routed_experts", 1..=4096, None),
     entry!(Number, experts_used, "expert_used_count", "num_experts_per_tok", 1..=64, None),
-    entry!(Number, expert_width, "expert_feed_forward_length", "moe_intermediate_size", 1..=131_072, None),
+    entry!(Number, expert_width, "expert_feed_forward_length", "moe_intermediate_size",
+        1..=131_072, None),
     entry!(Number, hash_layers, "hash_layer_count", "num_hash_layers", 0..=1024, None),
     entry!(Number, yarn_original_context, "rope.scaling.original_context_length",
         "rope_scaling.original_max_position_embeddings", 1..=16_777_216, Some(65_536)),
-    entry!(Number, context, "context_length", "max_position_embeddings", 1..=16_777_216, Some(1_048_576)),
+    entry!(Number, context, "context_length", "max_position_embeddings",
+        1..=16_777_216, Some(1_048_576)),
 ];
 
 /// Defaults are the architecture's own, for files that leave optional keys out.
@@ -149,14 +152,17 @@ const FLOATS: &[Float] = &[
     entry!(Float, expert_scale, "expert_weights_scale", "routed_scaling_factor", 1e-6..=1e6, None),
     entry!(Float, norm_eps, "attention.layer_norm_rms_epsilon", "rms_norm_eps", 1e-30..=0.1, None),
     entry!(Float, rope_base, "rope.freq_base", "rope_theta", 1.001..=1e12, None),
-    entry!(Float, compress_rope_base, "attention.compress_rope_freq_base", "compress_rope_theta", 1.001..=1e12, None),
+    entry!(Float, compress_rope_base, "attention.compress_rope_freq_base", "compress_rope_theta",
+        1.001..=1e12, None),
     entry!(Float, yarn_factor, "rope.scaling.factor", "rope_scaling.factor", 1.0..=1e4, Some(16.0)),
-    entry!(Float, yarn_beta_fast, "rope.scaling.yarn_beta_fast", "rope_scaling.beta_fast", 1e-3..=1e6, Some(32.0)),
-    entry!(Float, yarn_beta_slow, "rope.scaling.yarn_beta_slow", "rope_scaling.beta_slow", 1e-3..=1e6, Some(1.0)),
+    entry!(Float, yarn_beta_fast, "rope.scaling.yarn_beta_fast", "rope_scaling.beta_fast",
+        1e-3..=1e6, Some(32.0)),
+    entry!(Float, yarn_beta_slow, "rope.scaling.yarn_beta_slow", "rope_scaling.beta_slow",
+        1e-3..=1e6, Some(1.0)),
 ];
 
-/// Numbers that every model of this architecture has alike, as (GGUF key, published key, value); absent is fine
-/// in either source.
+/// Numbers that every model of this architecture has alike, as (GGUF key, published key, value);
+/// absent is fine in either source.
 struct Fixed {
     gguf: Option<&'static str>,
     config: Option<&'static str>,
@@ -164,11 +170,7 @@ struct Fixed {
 }
 
 const FIXED: &[Fixed] = &[
-    Fixed {
-        gguf: Some("attention.head_count_kv"),
-        config: Some("num_key_value_heads"),
-        value: 1,
-    },
+    Fixed { gguf: Some("attention.head_count_kv"), config: Some("num_key_value_heads"), value: 1 },
     Fixed { gguf: Some("expert_shared_count"), config: Some("n_shared_experts"), value: 1 },
     Fixed { gguf: Some("expert_group_count"), config: None, value: 0 },
     Fixed { gguf: Some("expert_group_used_count"), config: None, value: 0 },
@@ -254,7 +256,8 @@ impl Shape {
                 return Err(Error::metadata(key, found, fixed.value));
             }
         }
-        if let Some(found) = lookup(&config, "norm_topk_prob").filter(|v| v.as_bool() != Some(true)) {
+        if let Some(found) = lookup(&config, "norm_topk_prob").filter(|v| v.as_bool() != Some(true))
+        {
             return Err(Error::metadata("norm_topk_prob", found, true));
         }
         let limit = float("swiglu_limit", real(&config, "swiglu_limit")?, &(1e-6..=1e9))?;
@@ -306,7 +309,8 @@ impl Shape {
         };
         let nope = self.head_width.checked_sub(self.rope_width);
         need(
-            self.rope_width.is_multiple_of(2) && nope.is_some_and(|n| n.is_multiple_of(ROUND_TRIP_BLOCK)),
+            self.rope_width.is_multiple_of(2)
+                && nope.is_some_and(|n| n.is_multiple_of(ROUND_TRIP_BLOCK)),
             "rope.dimension_count",
             format!("{} rotated dims in heads of {}", self.rope_width, self.head_width),
             "an even number that leaves a multiple of 64 dims unrotated",

@@ -5,14 +5,16 @@
 //! | buffer | slots | row | live at position `p` |
 //! |---|---|---|---|
 //! | window ring | window + rollback | D | the `window - 1` positions before `p` |
-//! | compressor values, scores | span + rollback | parts x width | the open group; first halves of the one before (ratio 4) |
-//! | compressed rows | context / ratio | width | `p / ratio` |
-//! | draft ring (with a drafter) | window + rollback | D | the `window - 1` positions before `p - 1` |
+//! | draft ring, if any | window + rollback | D | the `window - 1` positions before `p - 1` |
 //! | draft streams | 1 + rollback | streams x d | position `p - 1` |
+//! | compressor rings | span + rollback | parts x width | open group, half of the one before |
+//! | compressed rows | context / ratio | width | `p / ratio` |
 //!
-//! A step writes slots ahead of the position and `commit` moves the position; so taking back is a smaller
-//! position. Saved bytes hold the live part in the order of this table, layer by layer: equal prefixes
-//! give equal bytes, however they were evaluated.
+//! A step writes slots ahead of the position and `commit` moves the position; so taking back is a
+//! smaller position. Saved bytes hold the live part in the order of this table, each line for all
+//! layers, the last two layer by layer: equal prefixes give equal bytes, however they were
+//! evaluated. Where groups overlap (ratio 4) the first halves of the group before the open one are
+//! live too.
 
 use super::shape::Shape;
 use super::weights::parts;
@@ -140,13 +142,19 @@ fn compressors(
 }
 
 /// Bytes of one session's state, by what they are for.
-pub(super) fn plan(shape: &Shape, context: usize, options: &Options, drafter: bool) -> Vec<PlanLine> {
+pub(super) fn plan(
+    shape: &Shape,
+    context: usize,
+    options: &Options,
+    drafter: bool,
+) -> Vec<PlanLine> {
     let ring = size(options.rows.element(), window_slots(shape) * shape.head_width);
     let blocks = shape.layers + usize::from(drafter);
     let windows = ring * u64::try_from(blocks).unwrap_or(u64::MAX);
     let (mut frontiers, mut rows, mut index) = (0, 0, 0);
     for layer in 0..shape.layers {
-        let [kv, indexer] = compressors(shape, options, layer, context).map(|c| c.map(|c| c.bytes()));
+        let [kv, indexer] =
+            compressors(shape, options, layer, context).map(|c| c.map(|c| c.bytes()));
         frontiers += kv.map_or(0, |b| b.0) + indexer.map_or(0, |b| b.0);
         rows += kv.map_or(0, |b| b.1);
         index += indexer.map_or(0, |b| b.1);
@@ -253,8 +261,8 @@ impl State {
         Arc::ptr_eq(&self.kept, kept)
     }
 
-    /// Called before a step writes: from here on only the end of it can be taken back.
-    pub(super) fn begin(&mut self, rows: usize) -> Result<(), Error> {
+    /// Whether a step of so many rows can follow.
+    pub(super) fn check_begin(&self, rows: usize) -> Result<(), Error> {
         let end = self.position.saturating_add(rows);
         if end > self.context {
             return Err(Error::Context { wanted: end, context: self.context });
@@ -263,9 +271,13 @@ impl State {
             let (wanted, lowest) = (self.position, self.floor);
             return Err(Error::Rewind { wanted, lowest, highest: self.position });
         }
-        self.floor = self.floor.max(end.saturating_sub(ROLLBACK_ROWS));
-        self.written = self.position;
         Ok(())
+    }
+
+    /// Called before a step writes: from here on only the end of it can be taken back.
+    pub(super) fn begin(&mut self, rows: usize) {
+        self.floor = self.floor.max((self.position + rows).saturating_sub(ROLLBACK_ROWS));
+        self.written = self.position;
     }
 
     /// Called when a step has written all it had to.
@@ -328,8 +340,8 @@ impl State {
         Ok(bytes)
     }
 
-    /// Goes to the position of saved bytes. They are checked whole before anything changes; when the device
-    /// fails in the middle, the state is at position 0.
+    /// Goes to the position of saved bytes. They are checked whole before anything changes; when
+    /// the device fails in the middle, the state is at position 0.
     pub fn restore(&mut self, backend: &mut dyn Backend, bytes: &[u8]) -> Result<(), Error> {
         let (position, payload) = self.check_saved(bytes)?;
         self.truncate(0)?;
@@ -355,7 +367,8 @@ impl State {
         header.extend_from_slice(&self.kept.fingerprint.bytes());
         header.extend_from_slice(&self.kept.drafter.map_or([0; 32], |f| f.bytes()));
         let options = &self.kept.options;
-        let flags = u32::from(options.round_trips) | u32::from(options.rows == RowStorage::F32) << 1;
+        let flags =
+            u32::from(options.round_trips) | u32::from(options.rows == RowStorage::F32) << 1;
         header.extend_from_slice(&flags.to_le_bytes());
         for number in [position, payload.len()] {
             header.extend_from_slice(&u64::try_from(number).unwrap_or(u64::MAX).to_le_bytes());
@@ -368,9 +381,8 @@ impl State {
 
     /// Position and payload of saved bytes that fit this state in every respect.
     fn check_saved<'b>(&self, bytes: &'b [u8]) -> Result<(usize, &'b [u8]), Error> {
-        let refuse = |found: String, wanted: &str| {
-            Err(Error::Saved { found, wanted: wanted.to_owned() })
-        };
+        let refuse =
+            |found: String, wanted: &str| Err(Error::Saved { found, wanted: wanted.to_owned() });
         let Some((header, payload)) = bytes.split_at_checked(HEADER_BYTES) else {
             return refuse(format!("{} bytes", bytes.len()), "at least a header of 100 bytes");
         };
@@ -422,7 +434,8 @@ fn ring_pieces(
     }
 }
 
-/// The open group, before it the first halves of the previous one where groups overlap, and the rows.
+/// The open group, before it the first halves of the previous one where groups overlap, and the
+/// rows.
 fn compressor_pieces(
     pieces: &mut Vec<Piece>,
     sizes: &CompressSizes,

@@ -1,0 +1,138 @@
+//! Published checkpoints: names, storage types and metadata of each tensor as a GGUF file wants it
+//! (spec 7.1 and 7.2). `ironstar quantize` walks the tensor table with these functions.
+
+use super::shape::Shape;
+use super::weights::{Field, Kind, TensorSpec};
+use crate::Error;
+use ironstar_gguf::safetensors::Checkpoint;
+use ironstar_gguf::{TensorKind, Value};
+use ironstar_quant::Format;
+
+/// Architecture of a file that holds a draft block alone.
+pub const DRAFTER_ARCHITECTURE: &str = "deepseek4_mtp_support";
+
+/// Metadata of the draft block's file.
+#[must_use]
+pub fn drafter_metadata(shape: &Shape) -> Vec<(String, Value)> {
+    let mut all = shape.to_metadata();
+    all[0].1 = Value::String(DRAFTER_ARCHITECTURE.into());
+    all
+}
+
+/// The storage that other engines expect where nothing else is asked for.
+#[must_use]
+pub fn default_kind(spec: &TensorSpec) -> TensorKind {
+    use Field as F;
+    let format = match (spec.kind, spec.field) {
+        (Kind::Table, _) => return TensorKind::I32,
+        (Kind::Routed, _) => Format::Mxfp4,
+        (_, F::CompressorPositions | F::IndexCompressorPositions) => Format::F16,
+        (_, F::Embedding | F::IndexQuery) | (Kind::Float, _) => Format::F16,
+        (Kind::Vector, _) => Format::F32,
+        (Kind::Dense, _) => Format::Q8_0,
+    };
+    TensorKind::Block(format)
+}
+
+/// Bytes of one matrix of a tensor (`part` counts the experts of a stack), converted from a
+/// published checkpoint. FP4 experts become MXFP4 without loss; everything else goes through f32.
+/// `importance` has one number a column.
+pub fn part_bytes(
+    checkpoint: &Checkpoint,
+    spec: &TensorSpec,
+    part: usize,
+    kind: TensorKind,
+    importance: Option<&[f32]>,
+) -> Result<Vec<u8>, Error> {
+    let names = spec.published_names();
+    let name = names.get(part).ok_or_else(|| Error::Step {
+        found: format!("part {part} of {}", spec.name),
+        wanted: format!("it has {} parts", names.len()),
+    })?;
+    if checkpoint.tensor(name).is_none() {
+        return Err(Error::Missing { name: name.clone(), dims: spec.dims.clone() });
+    }
+    let format = match kind {
+        TensorKind::I32 => return ids(checkpoint, spec, name),
+        TensorKind::Block(format) => format,
+        other => return Err(unwritable(name, other)),
+    };
+    if format == Format::Mxfp4
+        && let Some(bytes) = lossless(checkpoint, spec, name)?
+    {
+        return Ok(bytes);
+    }
+    let values = values(checkpoint, spec, name)?;
+    let info = format.info();
+    let (Some(encode), Some(row)) = (info.encode, format.row_bytes(spec.dims[0])) else {
+        return Err(unwritable(name, kind));
+    };
+    let mut bytes = vec![0; values.len() / spec.dims[0] * row];
+    for (values, row) in values.chunks(spec.dims[0]).zip(bytes.chunks_mut(row)) {
+        encode(values, importance, row);
+    }
+    Ok(bytes)
+}
+
+fn unwritable(name: &str, kind: TensorKind) -> Error {
+    Error::Tensor {
+        name: name.to_owned(),
+        found: format!("{} asked for", kind.name()),
+        wanted: "a type that has an encoder and whose blocks fill its rows".into(),
+    }
+}
+
+/// Values of one published tensor, with its dims checked.
+fn values(checkpoint: &Checkpoint, spec: &TensorSpec, name: &str) -> Result<Vec<f32>, Error> {
+    let values = checkpoint.to_f32(name)?;
+    let wanted: usize = spec.dims.iter().take(2).product();
+    if values.len() == wanted {
+        return Ok(values);
+    }
+    Err(Error::Tensor {
+        name: name.to_owned(),
+        found: format!("{} values", values.len()),
+        wanted: format!("dims {:?}", &spec.dims[..spec.dims.len().min(2)]),
+    })
+}
+
+/// Expert ids, narrowed to 32 bits.
+fn ids(checkpoint: &Checkpoint, spec: &TensorSpec, name: &str) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    for value in values(checkpoint, spec, name)? {
+        #[expect(clippy::cast_possible_truncation, reason = "compared after the cast")]
+        let id = value as i32;
+        #[expect(clippy::cast_precision_loss, reason = "ids are far below 2^24")]
+        if id as f32 != value || id < 0 {
+            let (name, found) = (name.to_owned(), format!("{value}"));
+            return Err(Error::Tensor { name, found, wanted: "expert ids".into() });
+        }
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
+    Ok(bytes)
+}
+
+/// FP4 with a scale for 32 columns is MXFP4 with its nibbles in another order: the published byte
+/// `j` holds columns 2j and 2j + 1, byte `i` of a block holds columns i and i + 16.
+fn lossless(
+    checkpoint: &Checkpoint,
+    spec: &TensorSpec,
+    name: &str,
+) -> Result<Option<Vec<u8>>, Error> {
+    const HALF: usize = 16;
+    let Ok((codes, scales, rows, columns)) = checkpoint.fp4_parts(name) else { return Ok(None) };
+    if [columns, rows] != spec.dims[..2] {
+        return Err(Error::Tensor {
+            name: name.to_owned(),
+            found: format!("dims [{columns}, {rows}]"),
+            wanted: format!("dims {:?}", &spec.dims[..2]),
+        });
+    }
+    let mut bytes = Vec::with_capacity(scales.len() * (HALF + 1));
+    for (packed, &scale) in codes.as_chunks::<HALF>().0.iter().zip(scales.iter()) {
+        let code = |column: usize| packed[column / 2] >> (4 * (column % 2)) & 0xF;
+        bytes.push(scale);
+        bytes.extend((0..HALF).map(|i| code(i) | code(i + HALF) << 4));
+    }
+    Ok(Some(bytes))
+}
