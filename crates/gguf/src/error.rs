@@ -60,3 +60,13 @@ impl Error {
         }
     }
 }
+
+/// [`Error::Format`], briefly.
+pub(crate) fn format(file: &str, field: &str, found: &str, wanted: &str) -> Error {
+    Error::Format {
+        file: file.to_owned(),
+        field: field.to_owned(),
+        found: found.to_owned(),
+        wanted: wanted.to_owned(),
+    }
+}

@@ -10,6 +10,7 @@ mod bytes;
 mod error;
 mod file;
 mod header;
+pub mod safetensors;
 mod value;
 mod writer;
 
