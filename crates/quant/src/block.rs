@@ -84,8 +84,8 @@ pub(crate) const F16_LIMIT: f32 = 65504.0;
 
 /// Encodes every block with `encode(values, weights, block)`.
 ///
-/// Values arrive finite: NaN has become 0, magnitudes beyond `limit` the limit. Weights are the
-/// importances, or ones if there are none; a negative or non-finite importance counts as 0.
+/// Values arrive finite: NaN has become 0, magnitudes beyond `limit` the limit. Weights are
+/// positive, see [`weights`]; without importances they are ones.
 pub(crate) fn encode_blocks<B: Block, const N: usize>(
     values: &[f32],
     importance: Option<&[f32]>,
@@ -99,12 +99,24 @@ pub(crate) fn encode_blocks<B: Block, const N: usize>(
     if let Some(importance) = importance {
         assert_eq!(importance.len(), values.len(), "blocks of importances and of values");
     }
-    let clean = |v: f32| {
-        if v.is_nan() { 0.0 } else { v.clamp(-limit, limit) }
-    };
-    let weight = |w: f32| if w.is_finite() && w > 0.0 { w } else { 0.0 };
+    let clean = |v: f32| if v.is_nan() { 0.0 } else { v.clamp(-limit, limit) };
     for (index, (values, out)) in values.iter().zip(out).enumerate() {
-        let weights = importance.map_or([1.0; N], |importance| importance[index].map(weight));
+        let weights = importance.map_or([1.0; N], |importance| weights(&importance[index]));
         encode(&values.map(clean), &weights, out);
     }
+}
+
+/// Importances of a block brought to a largest value of 1 to 2 and not under a millionth, so that
+/// sums of squares stay in range and a column that no text has used is still stored sensibly.
+///
+/// A negative or non-finite importance counts as 0; a block of zeros is all ones.
+fn weights<const N: usize>(importance: &[f32; N]) -> [f32; N] {
+    let clean = importance.map(|w| if w.is_finite() && w > 0.0 { w } else { 0.0 });
+    let max = clean.iter().fold(0f32, |max, w| max.max(*w));
+    if max < f32::MIN_POSITIVE {
+        return [1.0; N];
+    }
+    // Divided by a power of two, which rounds nothing.
+    let power = f32::from_bits(max.to_bits() & 0x7f80_0000);
+    clean.map(|w| (w / power).max(1e-6))
 }

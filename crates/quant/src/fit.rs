@@ -6,8 +6,10 @@
 //! chosen, and repeat while the error falls. Scalar f32 in a fixed order: the same input always
 //! gives the same bytes.
 
+use crate::block::chunks;
 use crate::f16::{f16_to_f32, f32_to_f16};
 use crate::k_blocks::{SUPER, Unpacked};
+use crate::shards::tree8;
 
 /// Values below this are zero to every format with an f16 scale.
 const TINY: f32 = 1e-20;
@@ -30,10 +32,34 @@ pub(crate) struct SuperBlock<const SUBS: usize> {
     pub dmin: u16,
 }
 
-/// Nearest code for `ratio`, within `range`.
+/// Nearest code for `ratio`, within `range`; NaN gives 0.
 #[expect(clippy::cast_possible_truncation, reason = "clamped to the range of an i8; NaN gives 0")]
 pub(crate) fn nearest(ratio: f32, range: (i8, i8)) -> i8 {
-    ratio.round_ties_even().clamp(f32::from(range.0), f32::from(range.1)) as i8
+    nearest_float(ratio, range) as i8
+}
+
+/// Nearest code for `ratio`, within `range`, ties to even, as a float.
+fn nearest_float(ratio: f32, range: (i8, i8)) -> f32 {
+    // At 1.5 * 2^23 one ulp is 1: the sum rounds to an integer, without a call on plain x86-64.
+    const ROUND: f32 = 12_582_912.0;
+    ratio.clamp(f32::from(range.0), f32::from(range.1)) + ROUND - ROUND
+}
+
+/// Sums of N terms over values and weights, in eight lanes and the tree over lanes.
+fn lane_sums<const N: usize>(
+    x: &[f32],
+    w: &[f32],
+    terms: impl Fn(f32, f32) -> [f32; N],
+) -> [f32; N] {
+    let mut lanes = [[0f32; 8]; N];
+    for (x, w) in chunks::<f32, 8>(x).iter().zip(chunks::<f32, 8>(w)) {
+        for lane in 0..8 {
+            for (lanes, term) in lanes.iter_mut().zip(terms(x[lane], w[lane])) {
+                lanes[lane] += term;
+            }
+        }
+    }
+    lanes.map(|lanes| tree8(&lanes))
 }
 
 /// `a / b`, or 0 where that is not finite.
@@ -57,12 +83,10 @@ pub(crate) fn fit_symmetric(x: &[f32], w: &[f32], codes: (i8, i8)) -> f32 {
     for step in LADDER {
         // The peak goes to about the lowest code, which reaches further than the highest.
         let inverse = f32::from(codes.0) * step / peak;
-        let (mut xq, mut qq) = (0f32, 0f32);
-        for (&x, &w) in x.iter().zip(w) {
-            let q = f32::from(nearest(x * inverse, codes));
-            xq += w * x * q;
-            qq += w * q * q;
-        }
+        let [xq, qq] = lane_sums(x, w, |x, w| {
+            let q = nearest_float(x * inverse, codes);
+            [w * x * q, w * q * q]
+        });
         // With its best scale xq / qq a set of codes removes xq^2 / qq of the square sum.
         let gain = ratio(xq * xq, qq);
         if gain > best_gain {
@@ -102,15 +126,14 @@ const LADDER: [f32; 13] =
 fn refit_affine(x: &[f32], w: &[f32], code_max: i8, fit: (f32, f32)) -> (f32, f32) {
     let (scale, minimum) = fit;
     let inverse = ratio(1.0, scale);
-    let mut sums = Normal::default();
-    for (&x, &w) in x.iter().zip(w) {
-        sums.add(w, x, f32::from(nearest((x + minimum) * inverse, (0, code_max))), 1.0);
-    }
-    sums.solve().unwrap_or(fit)
+    let [ll, lr, rr, xl, xr] = lane_sums(x, w, |x, w| {
+        let q = nearest_float((x + minimum) * inverse, (0, code_max));
+        [w * q * q, w * q, w, w * x * q, w * x]
+    });
+    Normal { ll, lr, rr, xl, xr }.solve().unwrap_or(fit)
 }
 
 /// Sums of the least squares problem x = a * left - b * right with a, b >= 0.
-#[derive(Default)]
 struct Normal {
     ll: f32,
     lr: f32,
@@ -120,14 +143,6 @@ struct Normal {
 }
 
 impl Normal {
-    fn add(&mut self, w: f32, x: f32, left: f32, right: f32) {
-        self.ll += w * left * left;
-        self.lr += w * left * right;
-        self.rr += w * right * right;
-        self.xl += w * x * left;
-        self.xr += w * x * right;
-    }
-
     /// `(a, b)`, b held at zero where it would be negative; `None` if `left` is zero throughout.
     fn solve(&self) -> Option<(f32, f32)> {
         let determinant = self.ll * self.rr - self.lr * self.lr;
@@ -146,12 +161,11 @@ impl Normal {
 /// Weighted square error of x = scale * code - minimum with the nearest codes.
 fn affine_error(x: &[f32], w: &[f32], codes: (i8, i8), (scale, minimum): (f32, f32)) -> f32 {
     let inverse = ratio(1.0, scale);
-    let mut error = 0f32;
-    for (&x, &w) in x.iter().zip(w) {
-        let q = f32::from(nearest((x + minimum) * inverse, codes));
+    let [error] = lane_sums(x, w, |x, w| {
+        let q = nearest_float((x + minimum) * inverse, codes);
         let miss = scale * q - minimum - x;
-        error += w * miss * miss;
-    }
+        [w * miss * miss]
+    });
     error
 }
 
@@ -224,10 +238,10 @@ fn choose_integers<const SUBS: usize>(
     (total, chosen)
 }
 
-/// The nearest integer and those beside it, within `range`.
-fn neighbours(ratio: f32, range: (i8, i8)) -> std::ops::RangeInclusive<i8> {
+/// The nearest integer and those beside it, within `range`; the first of equals is kept.
+fn neighbours(ratio: f32, range: (i8, i8)) -> [i8; 3] {
     let middle = nearest(ratio, range);
-    middle.saturating_sub(1).max(range.0)..=middle.saturating_add(1).min(range.1)
+    [middle, middle.saturating_sub(1).max(range.0), middle.saturating_add(1).min(range.1)]
 }
 
 /// The best d and dmin for chosen integers.
@@ -236,11 +250,16 @@ fn refit_super<const SUBS: usize>(
     w: &[f32; SUPER],
     chosen: &Unpacked<SUBS>,
 ) -> Option<(f32, f32)> {
-    let mut sums = Normal::default();
+    let mut sums = Normal { ll: 0.0, lr: 0.0, rr: 0.0, xl: 0.0, xr: 0.0 };
     for (i, (&x, &w)) in x.iter().zip(w).enumerate() {
         let sub = i / (SUPER / SUBS);
         let left = f32::from(chosen.scales[sub]) * f32::from(chosen.codes[i]);
-        sums.add(w, x, left, f32::from(chosen.minimums[sub]));
+        let right = f32::from(chosen.minimums[sub]);
+        sums.ll += w * left * left;
+        sums.lr += w * left * right;
+        sums.rr += w * right * right;
+        sums.xl += w * x * left;
+        sums.xr += w * x * right;
     }
     sums.solve()
 }

@@ -66,7 +66,8 @@ fn block_scale(x: &[f32]) -> f32 {
 /// FP4 block round trip (spec/deepseek_v4.md 2.9): per block of `block` values,
 /// a = max(|x|, 6 * 2^-126), scale = 2^ceil(log2(a / 6)), x = e2m1(x / scale) * scale.
 ///
-/// A block with a NaN or an infinity becomes NaN throughout. Panics unless `x` is whole blocks.
+/// A block with a NaN or an infinity becomes NaN throughout. Negative values that round to zero leave
+/// minus zero. Panics unless `x` is whole blocks.
 pub fn round_trip(x: &mut [f32], block: usize) {
     assert!(block > 0 && x.len().is_multiple_of(block), "{} values, block {block}", x.len());
     for x in x.chunks_exact_mut(block) {

@@ -165,8 +165,10 @@ fn fit_scale(x: &[f32; 32], w: &[f32; 32]) -> f32 {
     best_scale
 }
 
-/// Scales tried, in parts of the one at which the largest value is the largest magnitude.
-const LADDER: [f32; 10] = [1.0, 0.55, 0.62, 0.69, 0.76, 0.82, 0.88, 0.94, 1.07, 1.15];
+/// Scales tried, in parts of the one at which the largest value is the largest magnitude. The last
+/// three are for values nearly alike, which the middle or the smallest magnitude holds best.
+const LADDER: [f32; 13] =
+    [1.0, 0.55, 0.62, 0.69, 0.76, 0.82, 0.88, 0.94, 1.07, 1.15, 1.4, 1.72, 5.375];
 
 /// The best stored group: s at and beside the one nearest to the target scale.
 fn choose_group(x: &[f32; 32], w: &[f32; 32], target: f32, unit: f32) -> Group {
@@ -213,16 +215,63 @@ fn choose_eight(x: &[f32; 8], w: &[f32; 8], scale: f32) -> (Eight, f32) {
         let (low, high): ([f32; 4], [f32; 4]) = (costs(low), costs(high));
         *pair = std::array::from_fn(|levels| low[levels & 3] + high[levels >> 2]);
     }
+    // The points ascend, so those with equal upper coordinates follow each other: a run is passed
+    // over if even the best lower coordinates would not help.
+    let of = |levels: u16, p: usize| pairs[p][usize::from((levels >> (4 * p)) & 15)];
+    let lower_min = cheapest(&pairs[0]) + cheapest(&pairs[1]);
     let mut best = (0u8, f32::INFINITY);
-    for (point, &levels) in (0u8..=255).zip(&GRID) {
-        let of = |p: usize| pairs[p][usize::from((levels >> (4 * p)) & 15)];
-        let error = (of(0) + of(1)) + (of(2) + of(3));
-        if error < best.1 {
-            best = (point, error);
+    let mut start = 0;
+    for &end in &RUN_ENDS {
+        let upper = of(GRID[start], 2) + of(GRID[start], 3);
+        if upper + lower_min < best.1 {
+            for (point, &levels) in (0u8..=255).zip(&GRID).take(end).skip(start) {
+                let error = upper + (of(levels, 0) + of(levels, 1));
+                if error < best.1 {
+                    best = (point, error);
+                }
+            }
         }
+        start = end;
     }
     (Eight { point: best.0, signs: signs & 127 }, best.1)
 }
+
+/// The least cost of a pair of coordinates, of the nine pairs that exist.
+fn cheapest(pair: &[f32; 16]) -> f32 {
+    let mut least = pair[0];
+    for levels in [1, 2, 4, 5, 6, 8, 9, 10] {
+        least = least.min(pair[levels]);
+    }
+    least
+}
+
+/// Whether point `i` is the last of its run of equal upper coordinates.
+const fn ends_run(i: usize) -> bool {
+    i == 255 || GRID[i] >> 8 != GRID[i + 1] >> 8
+}
+
+/// Runs of points with equal upper four coordinates.
+const RUNS: usize = {
+    let (mut count, mut i) = (0, 0);
+    while i < 256 {
+        count += ends_run(i) as usize;
+        i += 1;
+    }
+    count
+};
+
+/// Where each run ends, exclusive.
+const RUN_ENDS: [usize; RUNS] = {
+    let (mut ends, mut run, mut i) = ([0; RUNS], 0, 0);
+    while i < 256 {
+        if ends_run(i) {
+            ends[run] = i + 1;
+            run += 1;
+        }
+        i += 1;
+    }
+    ends
+};
 
 /// What the two-bit coordinates of a grid point stand for.
 pub const MAGNITUDES: [i8; 4] = [8, 25, 43, 0];

@@ -5,7 +5,7 @@
 //! and scalar dot; one table, [`FORMATS`], from which loader, quantizer, inspector and memory
 //! planner derive everything. Beside them: int8 activation blocks ([`activation`]), the cut of K
 //! into shards ([`shards`]), the FP8 and FP4 number formats with the model's round trips
-//! ([`fp8`], [`fp4`]), and the Hadamard rotation ([`hadamard`]).
+//! ([`fp8`], [`fp4`]), and the Hadamard rotation ([`mod@hadamard`]).
 //!
 //! **Must not know**: files, tensors' names, models, threads, instruction sets. The code here is
 //! the definition that faster kernels (crate `device`) equal bit for bit; it favours readers.

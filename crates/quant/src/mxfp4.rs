@@ -22,10 +22,13 @@ pub const INFO: FormatInfo = FormatInfo {
     activation: Activation::Int8x32,
     decode: |blocks, out| decode_blocks(blocks, out, Mxfp4::decode),
     encode: Some(|values, importance, out| {
-        encode_blocks(values, importance, out, f32::MAX, Mxfp4::encode);
+        encode_blocks(values, importance, out, LIMIT, Mxfp4::encode);
     }),
     dot: Dot::Int(|weights, x| dot_blocks(weights, x, Mxfp4::dot)),
 };
+
+/// Largest magnitude that every scale the encoder tries can hold: 6 * 2^125. Larger ones are clamped.
+const LIMIT: f32 = 6.0 * f32::from_bits(252 << 23);
 
 /// The block as stored.
 #[derive(Clone, Copy, Debug)]
