@@ -11,7 +11,7 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, VL and VNNI.
+    /// x86-64 with AVX-512 F, BW, VL, VNNI and VBMI.
     Avx512,
 }
 
@@ -51,7 +51,8 @@ impl Isa {
             is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vnni"),
+                && is_x86_feature_detected!("avx512vnni")
+                && is_x86_feature_detected!("avx512vbmi"),
         );
         #[cfg(not(target_arch = "x86_64"))]
         let (avx2, avx512) = (false, false);

@@ -7,6 +7,7 @@
 mod isa;
 mod lanes;
 mod math;
+mod packed;
 mod pool;
 mod product;
 mod reference;

@@ -1,9 +1,20 @@
-//! Matrix products: placeholder in the file layout with the scalar dots of `ironstar_quant`.
+//! Matrix products: weights as they are resident, and batches of products as one parallel region.
+//!
+//! A result never depends on how a product was cut: each output value is computed whole by one thread,
+//! in the order of DESIGN 5.
 
 use super::CpuConfig;
+use super::isa::Isa;
+use super::packed::layout::{Line, Plan, bytes_of, bytes_of_mut, zeroed_lines};
+use super::packed::tile::{Part, Sink};
+use super::packed::{TILE_ROWS, TileFn, kernel};
 use super::pool::Pool;
+use super::share::Pieces;
 use crate::{Error, MatrixSource, SharedBytes};
-use ironstar_quant::{Activation, Format, Int8Blocks, Row, quantize_int8, tree4, tree8};
+use ironstar_quant::{Activation, Format, dot_shards, tree4, tree8};
+use std::ops::Range;
+
+pub(crate) use super::packed::inputs::Inputs;
 
 /// One matrix or a stack of equal ones.
 pub(crate) struct Weights {
@@ -11,18 +22,18 @@ pub(crate) struct Weights {
     rows: usize,
     columns: usize,
     row_bytes: usize,
-    bytes: SharedBytes,
-    float_products: bool,
+    activation: Activation,
+    layout: Layout,
 }
 
-/// Activation rows in the form that a matrix wants, shared by all matrices of equal [`Activation`].
-#[derive(Default)]
-pub(crate) struct Inputs {
-    rows: usize,
-    columns: usize,
-    values: Vec<f32>,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
+/// How weights lie in memory.
+enum Layout {
+    /// As in the file and in place, multiplied by the scalar dots.
+    File(SharedBytes),
+    /// Copied into tiles (`packed`): the bytes of the file, permuted.
+    Tiles { kernel: TileFn, plan: Plan, lines: Vec<Line> },
+    /// As in the file and in place; a tile is decoded to floats whenever it is used. For checking.
+    Decoded { kernel: TileFn, plan: Plan, bytes: SharedBytes },
 }
 
 /// Where a product goes: for each input row (or pick), `matrix.rows / groups` values or as many planes.
@@ -52,29 +63,44 @@ pub(crate) struct Job<'a> {
     pub out: Output<'a>,
 }
 
-/// Runs a batch of independent products as one parallel region.
-pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
-    for job in jobs {
-        job.weights.run(pool, job);
-    }
-}
-
 impl Weights {
     /// Makes the matrix resident. The caller has checked that the bytes fit the shape.
-    pub fn new(source: &MatrixSource<'_>, config: &CpuConfig, _pool: &Pool) -> Result<Self, Error> {
-        Ok(Weights {
-            format: source.format,
-            rows: source.rows,
-            columns: source.columns,
-            row_bytes: source.format.row_bytes(source.columns).unwrap_or(0),
-            bytes: source.bytes.clone(),
-            float_products: config.float_products,
-        })
+    pub fn new(source: &MatrixSource<'_>, config: &CpuConfig, pool: &Pool) -> Result<Self, Error> {
+        let &MatrixSource { format, rows, columns, stack, .. } = source;
+        let bytes = source.bytes.clone();
+        let found = (*bytes).as_ref().len();
+        let shape = || format!("{stack} x {rows} x {columns} {}", format.info().name);
+        let row_bytes = format.row_bytes(columns).filter(|row| {
+            row.checked_mul(rows).and_then(|bytes| bytes.checked_mul(stack)) == Some(found)
+        });
+        let row_bytes = row_bytes.ok_or_else(|| Error::Shape {
+            operation: "matrix",
+            found: format!("{} has {found} bytes", source.name),
+            wanted: format!("{} has another size", shape()),
+        })?;
+        let isa = config.isa.unwrap_or_else(Isa::best);
+        let decoded = config.float_products && format.info().activation != Activation::F32;
+        let stored = if decoded { Format::F32 } else { format };
+        let layout = match (kernel(isa, stored), Plan::new(stored, columns)) {
+            (Some(kernel), Some(plan)) if decoded => Layout::Decoded { kernel, plan, bytes },
+            (Some(kernel), Some(plan)) => {
+                let lines = pack(&plan, (*bytes).as_ref(), [stack, rows, row_bytes], pool);
+                let lines = lines.ok_or_else(|| Error::Memory {
+                    device: "cpu",
+                    what: source.name.to_owned(),
+                    wanted: found as u64,
+                })?;
+                Layout::Tiles { kernel, plan, lines }
+            }
+            _ => Layout::File(bytes),
+        };
+        let activation = if decoded { Activation::F32 } else { format.info().activation };
+        Ok(Weights { format, rows, columns, row_bytes, activation, layout })
     }
 
     /// What its inputs have to be prepared as.
     pub fn activation(&self) -> Activation {
-        if self.float_products { Activation::F32 } else { self.format.info().activation }
+        self.activation
     }
 
     /// Output width.
@@ -82,100 +108,280 @@ impl Weights {
         self.rows
     }
 
-    /// Resident bytes of one matrix of the stack.
+    /// Bytes of one matrix of the stack in the file; tiles have the same but for rows that fill up the
+    /// last one.
     pub fn bytes_per_matrix(&self) -> u64 {
         (self.rows * self.row_bytes) as u64
     }
 
-    fn row(&self, stack: usize, row: usize) -> &[u8] {
-        let start = (stack * self.rows + row) * self.row_bytes;
-        &(*self.bytes).as_ref()[start..][..self.row_bytes]
-    }
-
     /// Decodes one row to floats.
     pub fn decode_row(&self, stack: usize, row: usize, out: &mut [f32]) {
-        (self.format.info().decode)(self.row(stack, row), out);
+        let decode = self.format.info().decode;
+        match &self.layout {
+            Layout::File(bytes) | Layout::Decoded { bytes, .. } => {
+                decode(self.file_row((**bytes).as_ref(), stack, row), out);
+            }
+            Layout::Tiles { plan, lines, .. } => {
+                let tile = &self.tiles(plan, bytes_of(lines), stack)
+                    [row / TILE_ROWS * plan.tile_bytes..][..plan.tile_bytes];
+                let mut bytes = vec![0; self.row_bytes];
+                plan.unpack_row(tile, row % TILE_ROWS, &mut bytes);
+                decode(&bytes, out);
+            }
+        }
     }
 
-    fn run(&self, _pool: &Pool, job: &mut Job<'_>) {
-        let (planes, out) = match &mut job.out {
+    /// Row of the file.
+    fn file_row<'a>(&self, bytes: &'a [u8], stack: usize, row: usize) -> &'a [u8] {
+        &bytes[(stack * self.rows + row) * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// Tiles of one matrix.
+    fn tiles<'a>(&self, plan: &Plan, bytes: &'a [u8], stack: usize) -> &'a [u8] {
+        let size = self.rows.div_ceil(TILE_ROWS) * plan.tile_bytes;
+        &bytes[stack * size..][..size]
+    }
+}
+
+/// Copies a stack of matrices into tiles; `None` if there is no memory.
+fn pack(plan: &Plan, from: &[u8], shape: [usize; 3], pool: &Pool) -> Option<Vec<Line>> {
+    let [stack, rows, row_bytes] = shape;
+    let tiles = rows.div_ceil(TILE_ROWS);
+    let all = stack.checked_mul(tiles)?;
+    let bytes = all.checked_mul(plan.tile_bytes)?;
+    let mut lines = zeroed_lines(bytes / size_of::<Line>())?;
+    if bytes == 0 {
+        return Some(lines);
+    }
+    let pieces = Pieces::new(bytes_of_mut(&mut lines), plan.tile_bytes);
+    let parts = all.min(pool.threads() * 8);
+    pool.run(parts, &|part| {
+        for tile in cut(all, parts, part) {
+            let (matrix, first) = (tile / tiles, tile % tiles * TILE_ROWS);
+            let last = rows.min(first + TILE_ROWS);
+            let rows =
+                &from[(matrix * rows + first) * row_bytes..(matrix * rows + last) * row_bytes];
+            // SAFETY: each tile belongs to one part.
+            plan.pack(rows, unsafe { pieces.get(tile) });
+        }
+    });
+    Some(lines)
+}
+
+/// Part `part` of `parts` equal ones of `0..all`.
+fn cut(all: usize, parts: usize, part: usize) -> Range<usize> {
+    let at = |part: usize| part * (all / parts) + part * (all % parts) / parts;
+    at(part)..at(part + 1)
+}
+
+/// Runs a batch of independent products as one parallel region.
+///
+/// Panics if a job's operands do not fit together: inputs prepared as the matrix wants, picks that exist,
+/// an output of the right length.
+pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
+    let mut tasks: Vec<Task<'_>> = jobs.iter_mut().map(Task::new).collect();
+    let total = tasks.iter().map(|task| task.work).fold(0, usize::saturating_add);
+    let share = (total / (4 * pool.threads())).max(PART_WORK);
+    let mut parts = 0;
+    for task in &mut tasks {
+        task.cut(share);
+        task.first_part = parts;
+        parts += task.tile_parts * task.input_parts;
+    }
+    let run = |part: usize| {
+        let task = &tasks[tasks.partition_point(|task| task.first_part <= part) - 1];
+        task.run(part - task.first_part);
+    };
+    if total < 2 * PART_WORK || pool.threads() == 1 {
+        (0..parts).for_each(run);
+    } else {
+        pool.run(parts, &run);
+    }
+}
+
+/// Work of the smallest part that is worth a hand-over: about a microsecond, as multiplications by a
+/// tile kernel with one input row.
+const PART_WORK: usize = 1 << 16;
+/// Input rows of a part, so that they stay in the second-level cache while tiles pass by.
+const INPUT_BLOCK: usize = 64;
+
+/// A job with its cut.
+struct Task<'a> {
+    weights: &'a Weights,
+    stack: usize,
+    groups: usize,
+    x: &'a Inputs,
+    picks: Option<&'a [u32]>,
+    sink: Sink,
+    /// Inputs of each group.
+    inputs: usize,
+    work: usize,
+    tile_parts: usize,
+    input_parts: usize,
+    first_part: usize,
+}
+
+impl<'a> Task<'a> {
+    fn new<'b: 'a>(job: &'a mut Job<'b>) -> Self {
+        let &mut Job { weights, stack, groups, x, picks, ref mut out } = job;
+        let (planes, out) = match out {
             Output::Tree(out) => (1, &mut **out),
             Output::Halves(out) => (2, &mut **out),
             Output::Shards(out) => (8, &mut **out),
         };
-        let rows = self.rows / job.groups;
-        let mut decoded = vec![0f32; self.columns];
-        for row in 0..self.rows {
-            let weights = if self.float_products {
-                self.decode_row(job.stack, row, &mut decoded);
-                None
-            } else {
-                Some(self.row(job.stack, row))
-            };
-            for (at, out) in out.chunks_exact_mut(planes * rows).enumerate() {
-                if at % job.groups != row / rows {
-                    continue;
-                }
-                let input = job.picks.map_or(at, |picks| picks[at] as usize);
-                let shards = match weights {
-                    Some(weights) => {
-                        ironstar_quant::dot_shards(self.format, weights, job.x.row(input))
-                    }
-                    None => float_shards(&decoded, job.x.row(input)),
+        // Everything that the kernels' unsafe code relies on.
+        let inputs = picks.map_or(x.rows(), <[u32]>::len);
+        let exist = picks.is_none_or(|picks| picks.iter().all(|&pick| (pick as usize) < x.rows()));
+        assert!(exist, "picks are rows of the input");
+        assert!(x.suits(weights.activation, weights.columns), "inputs prepared for the matrix");
+        let whole = weights.rows.is_multiple_of(groups) && inputs.is_multiple_of(groups);
+        assert!(whole, "{} rows and {inputs} inputs in {groups} groups", weights.rows);
+        let rows = weights.rows / groups;
+        assert_eq!(out.len(), inputs * planes * rows, "values of the product");
+
+        let inputs = inputs / groups;
+        // A loaded weight serves all inputs, so the first input costs as much as several others.
+        let one = weights.rows.div_ceil(TILE_ROWS) * TILE_ROWS * weights.columns;
+        let slow = if matches!(weights.layout, Layout::Tiles { .. }) { 1 } else { 32 };
+        let work = if inputs == 0 { 0 } else { one.saturating_mul((4 + inputs) * slow / 5) };
+        let sink = Sink { out: out.as_mut_ptr(), planes, rows };
+        let (tile_parts, input_parts, first_part) = (1, 1, 0);
+        Task {
+            weights,
+            stack,
+            groups,
+            x,
+            picks,
+            sink,
+            inputs,
+            work,
+            tile_parts,
+            input_parts,
+            first_part,
+        }
+    }
+
+    /// Cuts the work into parts of about `share`.
+    fn cut(&mut self, share: usize) {
+        if self.work == 0 {
+            self.input_parts = 0;
+            return;
+        }
+        self.input_parts = self.inputs.div_ceil(INPUT_BLOCK);
+        let wanted = (self.work / self.input_parts).div_ceil(share);
+        self.tile_parts = wanted.clamp(1, self.weights.rows.div_ceil(TILE_ROWS));
+    }
+
+    fn run(&self, part: usize) {
+        let weights = self.weights;
+        let all = weights.rows.div_ceil(TILE_ROWS);
+        let tiles = cut(all, self.tile_parts, part / self.input_parts);
+        let inputs = cut(self.inputs, self.input_parts, part % self.input_parts);
+        match &weights.layout {
+            Layout::File(bytes) => self.run_scalar((**bytes).as_ref(), tiles, inputs),
+            Layout::Tiles { kernel, plan, lines } => {
+                let bytes = weights.tiles(plan, bytes_of(lines), self.stack);
+                // SAFETY: the kernel was chosen for this machine; `new` checked what `Part` asks, and
+                // parts are pairs of different tiles and inputs.
+                unsafe { kernel(&self.part(plan, bytes, 0, tiles, inputs)) }
+            }
+            Layout::Decoded { kernel, plan, bytes } => {
+                let Some(mut lines) = zeroed_lines(plan.tile_bytes / size_of::<Line>()) else {
+                    return self.run_scalar((**bytes).as_ref(), tiles, inputs);
                 };
-                let row = row % rows;
-                match planes {
-                    1 => out[row] = tree8(&shards),
-                    2 => {
-                        let [a, b, c, d, e, f, g, h] = shards;
-                        out[row] = tree4(&[a, b, c, d]);
-                        out[rows + row] = tree4(&[e, f, g, h]);
-                    }
-                    _ => (0..8).for_each(|shard| out[shard * rows + row] = shards[shard]),
+                for tile in tiles {
+                    self.decode_tile((**bytes).as_ref(), plan, tile, bytes_of_mut(&mut lines));
+                    let tiles = tile..tile + 1;
+                    let part = self.part(plan, bytes_of(&lines), tile, tiles, inputs.clone());
+                    // SAFETY: as above.
+                    unsafe { kernel(&part) }
                 }
             }
         }
     }
-}
 
-fn float_shards(weights: &[f32], x: Row<'_>) -> [f32; 8] {
-    let bytes: Vec<u8> = weights.iter().flat_map(|v| v.to_le_bytes()).collect();
-    ironstar_quant::dot_shards(Format::F32, &bytes, x)
-}
+    fn part<'b>(
+        &'b self,
+        plan: &'b Plan,
+        bytes: &'b [u8],
+        first_tile: usize,
+        tiles: Range<usize>,
+        inputs: Range<usize>,
+    ) -> Part<'b> {
+        let &Task { groups, x, picks, sink, .. } = self;
+        Part {
+            plan,
+            bytes,
+            first_tile,
+            tiles,
+            rows: self.weights.rows,
+            groups,
+            x,
+            picks,
+            inputs,
+            sink,
+        }
+    }
 
-impl Inputs {
-    /// Takes over `rows` rows of `columns` values, quantised as `activation` says; reuses its buffers.
-    pub fn prepare(
-        &mut self,
-        _pool: &Pool,
-        activation: Activation,
-        x: &[f32],
-        rows: usize,
-        columns: usize,
-    ) {
-        (self.rows, self.columns) = (rows, columns);
-        let x = &x[..rows * columns];
-        self.values.clear();
-        self.codes.clear();
-        self.scales.clear();
-        match activation.block() {
-            None => self.values.extend_from_slice(x),
-            Some(block) => {
-                self.codes.resize(x.len(), 0);
-                self.scales.resize(x.len() / block, 0.0);
-                quantize_int8(x, block, &mut self.codes, &mut self.scales);
+    /// Decodes the rows of a tile and packs them as floats.
+    fn decode_tile(&self, bytes: &[u8], plan: &Plan, tile: usize, out: &mut [u8]) {
+        let weights = self.weights;
+        let first = tile * TILE_ROWS;
+        let rows = first..weights.rows.min(first + TILE_ROWS);
+        let mut values = vec![0f32; rows.len() * weights.columns];
+        for (row, values) in rows.zip(values.chunks_exact_mut(weights.columns)) {
+            (weights.format.info().decode)(weights.file_row(bytes, self.stack, row), values);
+        }
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        plan.pack(&bytes, out);
+    }
+
+    /// The reference: one dot after another.
+    fn run_scalar(&self, bytes: &[u8], tiles: Range<usize>, inputs: Range<usize>) {
+        let weights = self.weights;
+        let rows = tiles.start * TILE_ROWS..weights.rows.min(tiles.end * TILE_ROWS);
+        let decode = weights.activation == Activation::F32
+            && weights.format.info().activation != Activation::F32;
+        let mut values = vec![0f32; if decode { weights.columns } else { 0 }];
+        for row in rows {
+            let from = weights.file_row(bytes, self.stack, row);
+            let (format, decoded);
+            let from = if decode {
+                (weights.format.info().decode)(from, &mut values);
+                decoded = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+                format = Format::F32;
+                &decoded
+            } else {
+                format = weights.format;
+                from
+            };
+            for input in inputs.clone() {
+                let at = input * self.groups + row / self.sink.rows;
+                let x = self.x.row(self.picks.map_or(at, |picks| picks[at] as usize));
+                self.emit(at, row % self.sink.rows, &dot_shards(format, from, x));
             }
         }
     }
 
-    fn row(&self, row: usize) -> Row<'_> {
-        if self.codes.is_empty() {
-            return Row::F32(&self.values[row * self.columns..][..self.columns]);
+    /// Stores the shards of one value.
+    fn emit(&self, at: usize, row: usize, shards: &[f32; 8]) {
+        let put = |plane: usize, value: f32| {
+            let index = (at * self.sink.planes + plane) * self.sink.rows + row;
+            // SAFETY: the output has `[at][planes][rows]` values (checked in `new`), and this one belongs
+            // to this part alone.
+            unsafe { self.sink.out.add(index).write(value) }
+        };
+        let [a, b, c, d, e, f, g, h] = *shards;
+        match self.sink.planes {
+            1 => put(0, tree8(shards)),
+            2 => {
+                put(0, tree4(&[a, b, c, d]));
+                put(1, tree4(&[e, f, g, h]));
+            }
+            _ => shards.iter().enumerate().for_each(|(plane, &shard)| put(plane, shard)),
         }
-        let scales = self.scales.len() / self.rows;
-        Row::Int8(Int8Blocks {
-            codes: &self.codes[row * self.columns..][..self.columns],
-            scales: &self.scales[row * scales..][..scales],
-        })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! AVX2 with FMA and F16C: eight lanes. Byte products go through 16 bits, which must not saturate.
 
-use super::simd::{GRID_BYTES, Simd, TileKernel};
+use super::simd::{Codes, GRID_BYTES, Simd, TileKernel};
 use std::arch::x86_64::*;
 
 /// Eight rows in a vector.
@@ -71,6 +71,12 @@ impl Simd for Avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
+    unsafe fn xor(a: __m256i, b: __m256i) -> __m256i {
+        _mm256_xor_si256(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
     unsafe fn shr(a: __m256i, by: i32) -> __m256i {
         _mm256_srlv_epi32(a, _mm256_set1_epi32(by))
     }
@@ -109,7 +115,7 @@ impl Simd for Avx2 {
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn add_signed(base: __m256i, a: __m256i, signs: __m256i, bit: i32) -> __m256i {
-        let bit = _mm256_set1_epi32(0x0101_0101 << bit);
+        let bit = _mm256_set1_epi32(i32::from_ne_bytes([1 << bit; 4]));
         let minus = _mm256_cmpeq_epi8(_mm256_and_si256(signs, bit), bit);
         let signed = _mm256_sub_epi8(_mm256_xor_si256(a, minus), minus);
         _mm256_add_epi8(base, signed)
@@ -135,10 +141,10 @@ impl Simd for Avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn dot16<const MAX: i32>(acc: __m256i, codes: &[__m256i; 4], x: *const i8) -> __m256i {
+    unsafe fn dot16<C: Codes>(acc: __m256i, codes: &[__m256i; 4], x: *const i8) -> __m256i {
         // Pairs of products are at most 2 * 127 * MAX: how many of them does an i16 hold?
-        const { assert!(2 * 127 * MAX <= 32767) };
-        let groups = const { 32767 / (2 * 127 * MAX) };
+        const { assert!(2 * 127 * C::MAX <= 32767) };
+        let groups = const { 32767 / (2 * 127 * C::MAX) };
         let pairs = |group: usize| {
             // SAFETY: 16 readable bytes by the caller's promise; the machine has the set.
             let x = unsafe { Self::broadcast(x.add(4 * group).cast()) };

@@ -1,6 +1,6 @@
 //! AVX-512 (F, BW, VL, VNNI, VBMI): sixteen lanes.
 
-use super::simd::{GRID_BYTES, Simd, TileKernel};
+use super::simd::{Codes, GRID_BYTES, Simd, TileKernel};
 use std::arch::x86_64::*;
 
 /// Sixteen rows in a vector.
@@ -60,6 +60,12 @@ impl Simd for Avx512 {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
+    unsafe fn xor(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_xor_si512(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
     unsafe fn shr(a: __m512i, by: i32) -> __m512i {
         _mm512_srlv_epi32(a, _mm512_set1_epi32(by))
     }
@@ -98,7 +104,7 @@ impl Simd for Avx512 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn add_signed(base: __m512i, a: __m512i, signs: __m512i, bit: i32) -> __m512i {
-        let bit = _mm512_set1_epi32(0x0101_0101 << bit);
+        let bit = _mm512_set1_epi32(i32::from_ne_bytes([1 << bit; 4]));
         let minus = _mm512_test_epi8_mask(signs, bit);
         _mm512_mask_sub_epi8(_mm512_add_epi8(base, a), minus, base, a)
     }
@@ -123,7 +129,7 @@ impl Simd for Avx512 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
-    unsafe fn dot16<const MAX: i32>(acc: __m512i, codes: &[__m512i; 4], x: *const i8) -> __m512i {
+    unsafe fn dot16<C: Codes>(acc: __m512i, codes: &[__m512i; 4], x: *const i8) -> __m512i {
         let mut acc = acc;
         for (group, &codes) in codes.iter().enumerate() {
             // SAFETY: 16 readable bytes by the caller's promise.

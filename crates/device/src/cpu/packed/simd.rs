@@ -33,6 +33,7 @@ pub(crate) trait Simd {
     unsafe fn table(bytes: &[u8; 16]) -> Self::I;
     unsafe fn and(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn or(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn xor(a: Self::I, b: Self::I) -> Self::I;
     /// Lanes shifted right by a number that is the same for all, zeros in.
     unsafe fn shr(a: Self::I, by: i32) -> Self::I;
     /// Lanes shifted left.
@@ -53,12 +54,8 @@ pub(crate) trait Simd {
     /// `acc` plus the two products of signed 16-bit halves.
     unsafe fn madd16(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
     /// `acc` plus, in each lane, the dot of 16 unsigned code bytes (4 of each vector) with the 16 int8
-    /// at `x`. Codes are at most `MAX`, so that an instruction set knows how much 16 bits hold.
-    unsafe fn dot16<const MAX: i32>(
-        acc: Self::I,
-        codes: &[Self::I; 4],
-        x: *const i8,
-    ) -> Self::I;
+    /// at `x`.
+    unsafe fn dot16<C: Codes>(acc: Self::I, codes: &[Self::I; 4], x: *const i8) -> Self::I;
     /// In each lane, the dot of 32 signed code bytes with the 32 int8 (-127..=127) at `x`, whose sum is
     /// `sum`.
     unsafe fn dot32_signed(codes: &[Self::I; 8], x: *const i8, sum: i32) -> Self::I;
@@ -84,6 +81,12 @@ pub(crate) trait Simd {
     /// LANES exponents e as 2^(e - 128): what `ironstar_quant::mxfp4::half_scale` gives.
     unsafe fn load_half_e8m0(from: *const u8) -> Self::F;
     unsafe fn store(to: *mut f32, a: Self::F);
+}
+
+/// Unsigned code bytes that [`Simd::dot16`] multiplies.
+pub(crate) trait Codes {
+    /// The largest, so that an instruction set knows how many products 16 bits hold.
+    const MAX: i32;
 }
 
 /// A kernel that [`Simd::enter`] compiles for an instruction set.

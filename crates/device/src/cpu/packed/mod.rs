@@ -1,0 +1,83 @@
+//! Tiles of 16 output rows and the kernels that multiply them.
+//!
+//! **Layout** (`layout.rs`). A matrix is cut into tiles of 16 rows; a tile has the bytes of the file,
+//! permuted so that a vector load gives the same unit (four code bytes, a scale) of neighbouring rows.
+//! So a lane is an output row, nothing is ever added across lanes, and memory is that of the file.
+//!
+//! **Cost sketch** (AVX-512, Q8_0, one activation row). 16 rows by 32 columns are 544 bytes and 8
+//! `vpdpbusd` beside some 12 other instructions: about 10 cycles, so a core consumes some 50 bytes a
+//! cycle, more than its memory gives. With eight activation rows a loaded code is used eight times:
+//! 64 `vpdpbusd` beside 8 loads, 8 xors and 8 * 5 others for 8 * 16 * 32 products.
+//!
+//! **Kernels.** `simd.rs` says what an instruction set has to offer; `narrow.rs` and `supers.rs` have one
+//! step of each format in those words; `tile.rs` has the loops around it. Integers are exact and each
+//! lane follows the format's expression in block order, so all instruction sets give the bits of
+//! `ironstar_quant::dot_shards`. The number of activation rows that share a loaded weight changes
+//! nothing about any of them.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(super) mod inputs;
+pub(super) mod layout;
+mod narrow;
+mod simd;
+mod supers;
+pub(super) mod tile;
+
+use super::isa::Isa;
+use ironstar_quant::Format;
+use simd::Simd;
+use std::marker::PhantomData;
+use tile::{FloatFormat, FloatTiles, IntFormat, IntTiles, Part};
+
+/// Rows of a tile.
+pub(crate) const TILE_ROWS: usize = 16;
+
+/// A kernel for one format and instruction set.
+///
+/// # Safety
+/// The machine has the instruction set that it was chosen for; the invariants of [`Part`].
+pub(crate) type TileFn = unsafe fn(&Part<'_>);
+
+/// The kernel of a format, or `None` where the instruction set has none.
+pub(crate) fn kernel(isa: Isa, format: Format) -> Option<TileFn> {
+    match isa {
+        Isa::Scalar => None,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => Some(of_format::<avx2::Avx2>(format)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => Some(of_format::<avx512::Avx512>(format)),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2 | Isa::Avx512 => None,
+    }
+}
+
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no vectors there yet"))]
+fn of_format<S: Simd>(format: Format) -> TileFn {
+    match format {
+        Format::F32 => float_tiles::<S, narrow::F32>,
+        Format::F16 => float_tiles::<S, narrow::F16>,
+        Format::Bf16 => float_tiles::<S, narrow::Bf16>,
+        Format::Q4_0 => int_tiles::<S, narrow::Q4_0>,
+        Format::Q8_0 => int_tiles::<S, narrow::Q8_0>,
+        Format::Mxfp4 => int_tiles::<S, narrow::Mxfp4>,
+        Format::Q2K => int_tiles::<S, supers::Q2K>,
+        Format::Q3K => int_tiles::<S, supers::Q3K>,
+        Format::Q4K => int_tiles::<S, supers::Q4K>,
+        Format::Q5K => int_tiles::<S, supers::Q5K>,
+        Format::Q6K => int_tiles::<S, supers::Q6K>,
+        Format::Iq2Xxs => int_tiles::<S, supers::Iq2Xxs>,
+    }
+}
+
+unsafe fn int_tiles<S: Simd, F: IntFormat>(part: &Part<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { S::enter(IntTiles::<F>(part, PhantomData)) }
+}
+
+unsafe fn float_tiles<S: Simd, F: FloatFormat>(part: &Part<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { S::enter(FloatTiles::<F>(part, PhantomData)) }
+}

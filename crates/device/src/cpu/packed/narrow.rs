@@ -1,0 +1,192 @@
+//! Float formats and those with blocks of 32: a block of weights of a vector of rows times the same
+//! block of `R` activation rows, by the expressions of the format's file in `ironstar_quant`.
+
+use super::TILE_ROWS;
+use super::layout::FIELDS;
+use super::simd::{Codes, Simd};
+use super::tile::{FloatFormat, IntFormat, XBlock};
+
+pub(crate) struct F32;
+pub(crate) struct F16;
+pub(crate) struct Bf16;
+pub(crate) struct Q8_0;
+pub(crate) struct Q4_0;
+pub(crate) struct Mxfp4;
+
+impl FloatFormat for F32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f32(from) }
+    }
+}
+
+impl FloatFormat for F16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_f16(from) }
+    }
+}
+
+impl FloatFormat for Bf16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const u8) -> S::F {
+        // SAFETY: the caller's promise.
+        unsafe { S::load_bf16(from) }
+    }
+}
+
+/// Word `index` of a vector of rows, of the field that starts at `from`.
+///
+/// # Safety
+/// The machine has `S`; the field has the word.
+#[inline(always)]
+pub(super) unsafe fn word<S: Simd>(from: *const u8, index: usize) -> S::I {
+    // SAFETY: the caller's promise.
+    unsafe { S::load(from.add(index * TILE_ROWS * 4)) }
+}
+
+/// Half word `index` of a vector of rows as f16.
+///
+/// # Safety
+/// As for [`word`].
+#[inline(always)]
+pub(super) unsafe fn half<S: Simd>(from: *const u8, index: usize) -> S::F {
+    // SAFETY: the caller's promise.
+    unsafe { S::load_f16(from.add(index * TILE_ROWS * 2)) }
+}
+
+/// The same byte everywhere.
+///
+/// # Safety
+/// The machine has `S`.
+#[inline(always)]
+pub(super) unsafe fn bytes<S: Simd>(value: u8) -> S::I {
+    // SAFETY: the caller's promise.
+    unsafe { S::splat(i32::from_ne_bytes([value; 4])) }
+}
+
+/// `acc = fma(d * d_x, isum, acc)`.
+///
+/// # Safety
+/// The machine has `S`.
+#[inline(always)]
+pub(super) unsafe fn scaled<S: Simd>(d: S::F, d_x: f32, isum: S::I, acc: S::F) -> S::F {
+    // SAFETY: the caller's promise.
+    unsafe { S::fma(S::mul_f32(d, S::splat_f32(d_x)), S::from_i32(isum), acc) }
+}
+
+impl IntFormat for Q8_0 {
+    const BLOCK: usize = 32;
+
+    #[inline(always)]
+    unsafe fn step<S: Simd, const R: usize>(
+        fields: &[*const u8; FIELDS],
+        block: usize,
+        x: &XBlock<R>,
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise; a block has 8 words and a scale.
+        unsafe {
+            let codes: [S::I; 8] = std::array::from_fn(|i| word::<S>(fields[0], block * 8 + i));
+            let d = half::<S>(fields[1], block);
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let isum = S::dot32_signed(&codes, x.codes[r], i32::from(*x.sums[r]));
+                *acc = scaled::<S>(d, x.scale[r], isum, *acc);
+            }
+        }
+    }
+}
+
+/// A block of 32 codes, elements 0..16 and 16..32, that are `offset` too large.
+///
+/// # Safety
+/// The machine has `S`; `x` has 32 codes and a sum.
+#[inline(always)]
+unsafe fn narrow<S: Simd, C: Codes, const R: usize>(
+    codes: &[[S::I; 4]; 2],
+    offset: i32,
+    d: S::F,
+    x: &XBlock<R>,
+    acc: &mut [S::F; R],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let isum = S::splat(-offset * i32::from(*x.sums[r]));
+            let isum = S::dot16::<C>(isum, &codes[0], x.codes[r]);
+            let isum = S::dot16::<C>(isum, &codes[1], x.codes[r].add(16));
+            *acc = scaled::<S>(d, x.scale[r], isum, *acc);
+        }
+    }
+}
+
+impl Codes for Q4_0 {
+    const MAX: i32 = 15;
+}
+
+impl IntFormat for Q4_0 {
+    const BLOCK: usize = 32;
+
+    #[inline(always)]
+    unsafe fn step<S: Simd, const R: usize>(
+        fields: &[*const u8; FIELDS],
+        block: usize,
+        x: &XBlock<R>,
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise; a block has 4 words and a scale.
+        unsafe {
+            let mask = bytes::<S>(15);
+            let words: [S::I; 4] = std::array::from_fn(|i| word::<S>(fields[0], block * 4 + i));
+            let codes = [
+                words.map(|word| S::and(word, mask)),
+                words.map(|word| S::and(S::shr(word, 4), mask)),
+            ];
+            narrow::<S, Self, R>(&codes, 8, half::<S>(fields[1], block), x, acc);
+        }
+    }
+}
+
+/// Doubled codes of MXFP4 plus 12.
+static MXFP4_CODES: [u8; 16] = {
+    let mut codes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        codes[i] = (ironstar_quant::fp4::DOUBLED[i] + 12).cast_unsigned();
+        i += 1;
+    }
+    codes
+};
+
+impl Codes for Mxfp4 {
+    const MAX: i32 = 24;
+}
+
+impl IntFormat for Mxfp4 {
+    const BLOCK: usize = 32;
+
+    #[inline(always)]
+    unsafe fn step<S: Simd, const R: usize>(
+        fields: &[*const u8; FIELDS],
+        block: usize,
+        x: &XBlock<R>,
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise; a block has 4 words and a scale byte; nibbles are below 16.
+        unsafe {
+            let (mask, table) = (bytes::<S>(15), S::table(&MXFP4_CODES));
+            let words: [S::I; 4] = std::array::from_fn(|i| word::<S>(fields[0], block * 4 + i));
+            let codes = [
+                words.map(|word| S::lookup(table, S::and(word, mask))),
+                words.map(|word| S::lookup(table, S::and(S::shr(word, 4), mask))),
+            ];
+            let d = S::load_half_e8m0(fields[1].add(block * TILE_ROWS));
+            narrow::<S, Self, R>(&codes, 12, d, x, acc);
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Formats with super-blocks of 256: one block of a vector of rows times the same block of `R`
+//! activation rows, by the expressions of the format's file in `ironstar_quant`.
+
+use super::TILE_ROWS;
+use super::inputs::{SUMS_32, paired};
+use super::layout::FIELDS;
+use super::narrow::{bytes, half, scaled, word};
+use super::simd::{Codes, Simd};
+use super::tile::{IntFormat, XBlock};
+
+pub(crate) struct Q2K;
+pub(crate) struct Q3K;
+pub(crate) struct Q4K;
+pub(crate) struct Q5K;
+pub(crate) struct Q6K;
+pub(crate) struct Iq2Xxs;
+
+/// What differs between the K formats: a super-block is 16 pieces of 16 codes.
+trait Super: Codes {
+    /// Words of a block.
+    const WORDS: usize;
+    /// Pieces that share a scale: 1 or 2.
+    const PIECES: usize;
+    /// What stored codes are too large by; 0 where there are minimums.
+    const OFFSET: i32;
+    /// Whether there are minimums (and dmin).
+    const MINIMUMS: bool;
+
+    /// Scales and minimums as signed bytes, four to a lane, in order; the first 4 / PIECES lanes of
+    /// each count. Without minimums the second are the scales again.
+    ///
+    /// # Safety
+    /// The machine has `S`; `words` is a block.
+    unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2];
+
+    /// Stored codes of a piece, four words.
+    ///
+    /// # Safety
+    /// As for `scales`; `piece` is below 16.
+    unsafe fn codes<S: Simd>(words: *const u8, piece: usize) -> [S::I; 4];
+}
+
+impl<F: Super> IntFormat for F {
+    const BLOCK: usize = 256;
+
+    #[inline(always)]
+    unsafe fn step<S: Simd, const R: usize>(
+        fields: &[*const u8; FIELDS],
+        block: usize,
+        x: &XBlock<R>,
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise; a block has WORDS words and one or two f16.
+        unsafe {
+            let words = fields[0].add(block * F::WORDS * TILE_ROWS * 4);
+            let [scales, minimums] = F::scales::<S>(words);
+            let j = minimum_sums::<S, F, R>(&minimums, x);
+            if F::MINIMUMS {
+                let (d, dmin) =
+                    (half::<S>(fields[1], block * 2), half::<S>(fields[1], block * 2 + 1));
+                // J first, so that its registers are free for I.
+                let minimums = j.map(|j| S::mul_f32(dmin, S::from_i32(j)));
+                let i = product_sums::<S, F, R>(words, &scales, x, [S::splat(0); R]);
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let inner = S::fms(d, S::from_i32(i[r]), minimums[r]);
+                    *acc = S::fma(S::splat_f32(x.scale[r]), inner, *acc);
+                }
+            } else {
+                let offset = j.map(|j| S::mul(j, S::splat(-F::OFFSET)));
+                let i = product_sums::<S, F, R>(words, &scales, x, offset);
+                let d = half::<S>(fields[1], block);
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    *acc = scaled::<S>(d, x.scale[r], i[r], *acc);
+                }
+            }
+        }
+    }
+}
+
+/// J: the sum over pieces of minimum times the sum of x.
+///
+/// # Safety
+/// The machine has `S`; `x` has a block.
+#[inline(always)]
+unsafe fn minimum_sums<S: Simd, F: Super, const R: usize>(
+    minimums: &[S::I; 4],
+    x: &XBlock<R>,
+) -> [S::I; R] {
+    // SAFETY: the caller's promise; the sums of a block hold 16 sums of pieces, then 8 of pairs.
+    unsafe {
+        let mut j = [S::splat(0); R];
+        let sums = if F::PIECES == 1 { 0 } else { SUMS_32 };
+        for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
+            let (even, odd) = (S::even_bytes(minimums), S::odd_bytes(minimums));
+            for (j, x) in j.iter_mut().zip(x.sums) {
+                let x = x.add(sums + quad * 4);
+                *j = S::madd16(*j, even, S::broadcast(x.cast()));
+                *j = S::madd16(*j, odd, S::broadcast(x.add(2).cast()));
+            }
+        }
+        j
+    }
+}
+
+/// I: `start` plus the sum over pieces of scale times the dot of stored codes and x.
+///
+/// # Safety
+/// The machine has `S`; `words` and `x` are a block.
+#[inline(always)]
+unsafe fn product_sums<S: Simd, F: Super, const R: usize>(
+    words: *const u8,
+    scales: &[S::I; 4],
+    x: &XBlock<R>,
+    start: [S::I; R],
+) -> [S::I; R] {
+    // SAFETY: the caller's promise; a block of x has 256 codes.
+    unsafe {
+        let mut sums = start;
+        for (quad, &scales) in scales[..4 / F::PIECES].iter().enumerate() {
+            for sub in 0..4u8 {
+                let scale = S::signed_byte(scales, i32::from(sub));
+                let first = (quad * 4 + usize::from(sub)) * F::PIECES;
+                // Where the dot of a piece is below 2^15, multiply and add are one instruction.
+                let small = F::MAX * 127 * 16 < 1 << 15;
+                if small {
+                    let scale = S::and(scale, S::splat(0xffff));
+                    for piece in first..first + F::PIECES {
+                        let codes = F::codes::<S>(words, piece);
+                        for (sum, x) in sums.iter_mut().zip(x.codes) {
+                            let dot = S::dot16::<F>(S::splat(0), &codes, x.add(piece * 16));
+                            *sum = S::madd16(*sum, dot, scale);
+                        }
+                    }
+                } else if F::PIECES == 1 {
+                    let codes = F::codes::<S>(words, first);
+                    for (sum, x) in sums.iter_mut().zip(x.codes) {
+                        let dot = S::dot16::<F>(S::splat(0), &codes, x.add(first * 16));
+                        *sum = S::add(*sum, S::mul(dot, scale));
+                    }
+                } else {
+                    let codes = [F::codes::<S>(words, first), F::codes::<S>(words, first + 1)];
+                    for (sum, x) in sums.iter_mut().zip(x.codes) {
+                        let x = x.add(first * 16);
+                        let dot = S::dot16::<F>(S::splat(0), &codes[0], x);
+                        let dot = S::dot16::<F>(dot, &codes[1], x.add(16));
+                        *sum = S::add(*sum, S::mul(dot, scale));
+                    }
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// Four words from `index` on, their bytes shifted right by `by` and masked.
+///
+/// # Safety
+/// The machine has `S`; the block has the words.
+#[inline(always)]
+unsafe fn bits<S: Simd>(words: *const u8, index: usize, by: usize, mask: u8) -> [S::I; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (by, mask) = (shift(by), bytes::<S>(mask));
+        // A lane is shifted as a whole; what comes in from the next byte is above the mask.
+        std::array::from_fn(|i| S::and(S::shr(word::<S>(words, index + i), by), mask))
+    }
+}
+
+/// Adds to `low` the bits of `mask` at `by` in four words from `index` on, moved up to `to`.
+///
+/// # Safety
+/// As for [`bits`].
+#[inline(always)]
+unsafe fn with_bits<S: Simd>(
+    low: [S::I; 4],
+    words: *const u8,
+    index: usize,
+    by: usize,
+    mask: u8,
+    to: i32,
+) -> [S::I; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let high = bits::<S>(words, index, by, mask);
+        std::array::from_fn(|i| S::or(low[i], S::shl(high[i], to)))
+    }
+}
+
+#[inline(always)]
+fn shift(by: usize) -> i32 {
+    i32::try_from(by).expect("shifts are below 32")
+}
+
+impl Codes for Q2K {
+    const MAX: i32 = 3;
+}
+
+impl Super for Q2K {
+    const WORDS: usize = 20;
+    const PIECES: usize = 1;
+    const OFFSET: i32 = 0;
+    const MINIMUMS: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
+        // SAFETY: the caller's promise; words 0..4.
+        unsafe { [bits::<S>(words, 0, 0, 15), bits::<S>(words, 0, 4, 15)] }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<S: Simd>(words: *const u8, piece: usize) -> [S::I; 4] {
+        // Half h, shift 2 s and 16 bytes of 32: element 128 h + 32 s + l.
+        let (half, by, side) = (piece / 8, piece % 8 / 2 * 2, piece % 2);
+        // SAFETY: the caller's promise; words 4..20.
+        unsafe { bits::<S>(words, 4 + half * 8 + side * 4, by, 3) }
+    }
+}
+
+impl Codes for Q3K {
+    const MAX: i32 = 7;
+}
+
+impl Super for Q3K {
+    const WORDS: usize = 27;
+    const PIECES: usize = 1;
+    const OFFSET: i32 = 4;
+    const MINIMUMS: bool = false;
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
+        // SAFETY: the caller's promise; words 24..27.
+        unsafe {
+            let [low0, low1, top] = [24, 25, 26].map(|i| word::<S>(words, i));
+            let (nibble, pair) = (bytes::<S>(15), bytes::<S>(3));
+            let scale = |low: S::I, at: i32, quad: i32| {
+                let low = S::and(S::shr(low, at), nibble);
+                let top = S::and(S::shr(top, 2 * quad), pair);
+                // Less 32: with 128 added nothing is borrowed from the next byte; then it is undone.
+                let byte = S::or(low, S::shl(top, 4));
+                S::xor(S::add(byte, bytes::<S>(128 - 32)), bytes::<S>(128))
+            };
+            let scales =
+                [scale(low0, 0, 0), scale(low1, 0, 1), scale(low0, 4, 2), scale(low1, 4, 3)];
+            [scales, scales]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<S: Simd>(words: *const u8, piece: usize) -> [S::I; 4] {
+        let (half, by, side) = (piece / 8, piece % 8 / 2 * 2, piece % 2);
+        // SAFETY: the caller's promise; words 8..24 and 0..8.
+        unsafe {
+            let low = bits::<S>(words, 8 + half * 8 + side * 4, by, 3);
+            with_bits::<S>(low, words, side * 4, piece / 2, 1, 2)
+        }
+    }
+}
+
+impl Codes for Q4K {
+    const MAX: i32 = 15;
+}
+
+/// Scales and minimums of Q4_K and Q5_K from the first three words.
+///
+/// # Safety
+/// The machine has `S`; `words` is a block.
+#[inline(always)]
+unsafe fn scales6<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
+    // SAFETY: the caller's promise; words 0..3.
+    unsafe {
+        let [scales, minimums, rest] = [0, 1, 2].map(|i| word::<S>(words, i));
+        let (low6, low4, top2) = (bytes::<S>(63), bytes::<S>(15), bytes::<S>(0x30));
+        let upper =
+            |first: S::I, rest: S::I| S::or(S::and(rest, low4), S::and(S::shr(first, 2), top2));
+        let (s0, s1) = (S::and(scales, low6), upper(scales, rest));
+        let (m0, m1) = (S::and(minimums, low6), upper(minimums, S::shr(rest, 4)));
+        [[s0, s1, s1, s1], [m0, m1, m1, m1]]
+    }
+}
+
+impl Super for Q4K {
+    const WORDS: usize = 35;
+    const PIECES: usize = 2;
+    const OFFSET: i32 = 0;
+    const MINIMUMS: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { scales6::<S>(words) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<S: Simd>(words: *const u8, piece: usize) -> [S::I; 4] {
+        let (quarter, by, side) = (piece / 4, piece % 4 / 2 * 4, piece % 2);
+        // SAFETY: the caller's promise; words 3..35.
+        unsafe { bits::<S>(words, 3 + quarter * 8 + side * 4, by, 15) }
+    }
+}
+
+impl Codes for Q5K {
+    const MAX: i32 = 31;
+}
+
+impl Super for Q5K {
+    const WORDS: usize = 43;
+    const PIECES: usize = 2;
+    const OFFSET: i32 = 0;
+    const MINIMUMS: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { scales6::<S>(words) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<S: Simd>(words: *const u8, piece: usize) -> [S::I; 4] {
+        let (quarter, by, side) = (piece / 4, piece % 4 / 2 * 4, piece % 2);
+        // SAFETY: the caller's promise; words 11..43 and 3..11.
+        unsafe {
+            let low = bits::<S>(words, 11 + quarter * 8 + side * 4, by, 15);
+            with_bits::<S>(low, words, 3 + side * 4, piece / 2, 1, 4)
+        }
+    }
+}
+
+impl Codes for Q6K {
+    const MAX: i32 = 63;
+}
+
+impl Super for Q6K {
+    const WORDS: usize = 52;
+    const PIECES: usize = 1;
+    const OFFSET: i32 = 32;
+    const MINIMUMS: bool = false;
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
+        // SAFETY: the caller's promise; words 48..52.
+        unsafe {
+            let scales = std::array::from_fn(|i| word::<S>(words, 48 + i));
+            [scales, scales]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<S: Simd>(words: *const u8, piece: usize) -> [S::I; 4] {
+        let half = piece / 8;
+        // Low bits: 64 bytes a half, nibble by element / 64. High bits: 32 bytes, by element / 32.
+        let (at4, by4) = (half * 16 + piece % 4 * 4, piece % 8 / 4 * 4);
+        let (at2, by2) = (32 + half * 8 + piece % 2 * 4, piece % 8 / 2 * 2);
+        // SAFETY: the caller's promise; words 0..32 and 32..48.
+        unsafe {
+            let low = bits::<S>(words, at4, by4, 15);
+            with_bits::<S>(low, words, at2, by2, 3, 4)
+        }
+    }
+}
+
+impl Codes for Iq2Xxs {
+    const MAX: i32 = 2 * 43;
+}
+
+/// Magnitudes of the two-bit coordinates of grid points, for [`Simd::lookup`].
+static MAGNITUDES: [u8; 16] = {
+    let mut bytes = [0; 16];
+    let mut i = 0;
+    while i < 4 {
+        bytes[i] = ironstar_quant::iq2_xxs::MAGNITUDES[i].cast_unsigned();
+        i += 1;
+    }
+    bytes
+};
+
+/// For [`Simd::lookup`]: bit 7 if the number of ones is odd.
+static PARITY: [u8; 16] = {
+    let mut bytes = [0; 16];
+    let mut i = 0u8;
+    while i < 16 {
+        bytes[i as usize] = if i.count_ones() % 2 == 1 { 0x80 } else { 0 };
+        i += 1;
+    }
+    bytes
+};
+
+impl IntFormat for Iq2Xxs {
+    const BLOCK: usize = 256;
+
+    #[inline(always)]
+    unsafe fn step<S: Simd, const R: usize>(
+        fields: &[*const u8; FIELDS],
+        block: usize,
+        x: &XBlock<R>,
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise; a block has 16 words and an f16, x has 256 codes and SUMS sums,
+        // of which the last that is read is followed by padding.
+        unsafe {
+            let words = fields[0].add(block * 16 * TILE_ROWS * 4);
+            // Codes are stored 43 too large.
+            let (mut i, mut j) = ([S::splat(0); R], [S::splat(0); R]);
+            for group in 0..8 {
+                let signs = word::<S>(words, 2 * group + 1);
+                let codes = grid_codes::<S>(word::<S>(words, 2 * group), signs);
+                let scale = S::or(S::shl(S::shr(signs, 28), 1), S::splat(1));
+                for r in 0..R {
+                    let woven = x.woven[r].add(32 * group);
+                    let dot = S::dot16::<Self>(S::splat(0), &codes[0], woven);
+                    let dot = S::dot16::<Self>(dot, &codes[1], woven.add(16));
+                    i[r] = S::add(i[r], S::mul(dot, scale));
+                    // The upper half of the scale is zero, so that of the sums does not count.
+                    let sum = S::broadcast(x.sums[r].add(SUMS_32 + paired(group)).cast());
+                    j[r] = S::madd16(j[r], scale, sum);
+                }
+            }
+            let d = S::mul_f32(half::<S>(fields[1], block), S::splat_f32(0.125));
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let i = S::add(i[r], S::mul(j[r], S::splat(-43)));
+                *acc = scaled::<S>(d, x.scale[r], i, *acc);
+            }
+        }
+    }
+}
+
+/// Signed magnitudes plus 43 of 32 elements in woven order: byte i of word m is element 8 i + m.
+///
+/// # Safety
+/// The machine has `S`.
+#[inline(always)]
+unsafe fn grid_codes<S: Simd>(indices: S::I, packed: S::I) -> [[S::I; 4]; 2] {
+    // SAFETY: the caller's promise; bytes that are looked up are masked to 4 bits.
+    unsafe {
+        // Byte i: the seven signs of point i, then their parity.
+        let seven = |i: i32| S::and(S::shl(packed, i), S::splat(0x7f << (8 * i)));
+        let signs = S::or(S::or(seven(0), seven(1)), S::or(seven(2), seven(3)));
+        let nibble = bytes::<S>(15);
+        let folded = S::and(S::xor(signs, S::shr(signs, 4)), nibble);
+        let signs = S::or(signs, S::lookup(S::table(&PARITY), folded));
+
+        let (table, two_bits, base) = (S::table(&MAGNITUDES), bytes::<S>(3), bytes::<S>(43));
+        let points = S::grid(indices);
+        let code = |m: i32| {
+            let point = if m < 4 { points[0] } else { points[1] };
+            let coordinate = S::and(S::shr(point, m % 4 * 2), two_bits);
+            S::add_signed(base, S::lookup(table, coordinate), signs, m)
+        };
+        [[code(0), code(1), code(2), code(3)], [code(4), code(5), code(6), code(7)]]
+    }
+}

@@ -1,0 +1,361 @@
+//! The loops around a tile kernel: tiles, groups, activation rows, shards, and where results go.
+
+use super::TILE_ROWS;
+use super::inputs::{Inputs, SUMS};
+use super::layout::{FIELDS, Plan};
+use super::simd::{Simd, TileKernel};
+use ironstar_quant::{SHARDS, shard_blocks};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Where results go: for each input row (or pick) `planes` planes of `rows` values.
+#[derive(Clone, Copy)]
+pub(crate) struct Sink {
+    /// Start of `[at][planes][rows]`.
+    pub out: *mut f32,
+    /// 1, 2 or 8.
+    pub planes: usize,
+    /// Rows of a plane.
+    pub rows: usize,
+}
+
+// SAFETY: parts of a product write different elements (tiles times input rows), see `Part`.
+unsafe impl Send for Sink {}
+// SAFETY: as above.
+unsafe impl Sync for Sink {}
+
+/// Some tiles of a matrix times some input rows: what one thread does.
+///
+/// Invariants, checked by `product::Task::new`: `tiles` are tiles of the matrix; every pick is a row of `x`; `x`
+/// suits the matrix; `out` has `[at][planes][rows]` elements, and nobody else touches those of these
+/// tiles and inputs.
+#[derive(Clone)]
+pub(crate) struct Part<'a> {
+    /// Shape of a tile.
+    pub plan: &'a Plan,
+    /// Tiles of the matrix from `first_tile` on.
+    pub bytes: &'a [u8],
+    /// The tile that `bytes` starts with.
+    pub first_tile: usize,
+    /// The tiles to do.
+    pub tiles: Range<usize>,
+    /// Rows of the matrix.
+    pub rows: usize,
+    /// Input row (or pick) j meets the rows of group j mod `groups`.
+    pub groups: usize,
+    /// Input rows.
+    pub x: &'a Inputs,
+    /// Which of them; `None` means all.
+    pub picks: Option<&'a [u32]>,
+    /// Of each group's inputs, these.
+    pub inputs: Range<usize>,
+    /// Results.
+    pub sink: Sink,
+}
+
+/// The same block of `R` activation rows.
+pub(crate) struct XBlock<const R: usize> {
+    /// Codes of the block.
+    pub codes: [*const i8; R],
+    /// The same, woven (blocks of 256).
+    pub woven: [*const i8; R],
+    /// Scale of the block.
+    pub scale: [f32; R],
+    /// Sums: one, or [`SUMS`].
+    pub sums: [*const i16; R],
+}
+
+/// A weight format whose products are integers inside a block.
+pub(crate) trait IntFormat {
+    /// Elements of a block: 32 or 256.
+    const BLOCK: usize;
+
+    /// Advances the accumulators by one block, by the expression of the format's file in
+    /// `ironstar_quant`. Must be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The machine has `S`; the fields are those of a tile of this format, offset to the vector's rows,
+    /// and have `block`; the pointers of `x` have a block.
+    unsafe fn step<S: Simd, const R: usize>(
+        fields: &[*const u8; FIELDS],
+        block: usize,
+        x: &XBlock<R>,
+        acc: &mut [S::F; R],
+    );
+}
+
+/// A weight format of plain numbers.
+pub(crate) trait FloatFormat {
+    /// Bytes of an element.
+    const BYTES: usize;
+
+    /// A vector of weights. Must be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The machine has `S`; LANES elements are readable.
+    unsafe fn load<S: Simd>(from: *const u8) -> S::F;
+}
+
+/// Products of an integer format.
+pub(crate) struct IntTiles<'a, F>(pub &'a Part<'a>, pub PhantomData<F>);
+
+/// Products of a float format.
+pub(crate) struct FloatTiles<'a, F>(pub &'a Part<'a>, pub PhantomData<F>);
+
+impl<F: IntFormat> TileKernel for IntTiles<'_, F> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: the machine has `S`; the rest is the invariant of `Part`.
+        unsafe { each_vector::<S>(self.0, int_inputs::<S, F>) }
+    }
+}
+
+impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: the machine has `S`; the rest is the invariant of `Part`.
+        unsafe { each_vector::<S>(self.0, float_inputs::<S, F>) }
+    }
+}
+
+/// One vector of rows of one group of a part.
+struct Vector<'a> {
+    part: &'a Part<'a>,
+    /// Fields of the tile, at the vector's rows.
+    fields: [*const u8; FIELDS],
+    /// Which group's inputs.
+    group: usize,
+    /// First row of the vector, counted from the group's first; may be before it.
+    first: isize,
+    /// Which lanes are rows of the group.
+    lanes: Range<usize>,
+}
+
+/// Calls `f` for every vector of rows, once for each group that has rows in it.
+#[inline(always)]
+unsafe fn each_vector<S: Simd>(part: &Part<'_>, f: unsafe fn(&Vector<'_>)) {
+    let group_rows = part.rows / part.groups;
+    for tile in part.tiles.clone() {
+        let bytes =
+            &part.bytes[(tile - part.first_tile) * part.plan.tile_bytes..][..part.plan.tile_bytes];
+        for start in (0..TILE_ROWS).step_by(S::LANES) {
+            let fields =
+                part.plan.offsets(start).map(|offset| bytes[offset.min(bytes.len())..].as_ptr());
+            let rows = tile * TILE_ROWS + start..part.rows.min(tile * TILE_ROWS + start + S::LANES);
+            if rows.is_empty() {
+                continue;
+            }
+            for group in rows.start / group_rows..=(rows.end - 1) / group_rows {
+                let begin = rows.start.max(group * group_rows) - rows.start;
+                let end = rows.end.min((group + 1) * group_rows) - rows.start;
+                let first = rows.start.cast_signed() - (group * group_rows).cast_signed();
+                let vector = Vector { part, fields, group, first, lanes: begin..end };
+                // SAFETY: the caller's promise.
+                unsafe { f(&vector) }
+            }
+        }
+    }
+}
+
+impl Vector<'_> {
+    /// Number of the group's input `input` in the output, and its row.
+    #[inline(always)]
+    fn input(&self, input: usize) -> (usize, usize) {
+        let at = input * self.part.groups + self.group;
+        (at, self.part.picks.map_or(at, |picks| picks[at] as usize))
+    }
+
+    /// Stores the shards of one input.
+    ///
+    /// # Safety
+    /// The machine has `S`; the invariants of `Part`.
+    #[inline(always)]
+    unsafe fn emit<S: Simd>(&self, at: usize, shards: &[S::F; SHARDS]) {
+        let sink = &self.part.sink;
+        // SAFETY: the machine has `S`; `put` gets planes that the sink has.
+        unsafe {
+            let tree4 = |at: usize| {
+                let low = S::add_f32(shards[at], shards[at + 1]);
+                S::add_f32(low, S::add_f32(shards[at + 2], shards[at + 3]))
+            };
+            match sink.planes {
+                1 => self.put::<S>(at, 0, S::add_f32(tree4(0), tree4(4))),
+                2 => {
+                    self.put::<S>(at, 0, tree4(0));
+                    self.put::<S>(at, 1, tree4(4));
+                }
+                _ => {
+                    for (plane, &shard) in shards.iter().enumerate() {
+                        self.put::<S>(at, plane, shard);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stores the lanes of one plane.
+    ///
+    /// # Safety
+    /// The machine has `S`; the sink has the plane; the invariants of `Part`.
+    #[inline(always)]
+    unsafe fn put<S: Simd>(&self, at: usize, plane: usize, value: S::F) {
+        let sink = &self.part.sink;
+        let plane = (at * sink.planes + plane) * sink.rows;
+        let row = |lane: usize| plane + self.first.wrapping_add_unsigned(lane).cast_unsigned();
+        if self.lanes.len() == S::LANES {
+            // SAFETY: all lanes are rows of the plane, LANES values from `row(0)` on.
+            unsafe { S::store(sink.out.add(row(0)), value) }
+        } else {
+            let mut values = [0f32; TILE_ROWS];
+            // SAFETY: a vector has at most TILE_ROWS lanes; the lanes copied are rows of the plane.
+            unsafe {
+                S::store(values.as_mut_ptr(), value);
+                for lane in self.lanes.clone() {
+                    sink.out.add(row(lane)).write(values[lane]);
+                }
+            }
+        }
+    }
+}
+
+/// One vector of rows times all its inputs, several inputs at a time.
+#[inline(always)]
+unsafe fn int_inputs<S: Simd, F: IntFormat>(vector: &Vector<'_>) {
+    let mut inputs = vector.part.inputs.clone();
+    // SAFETY: the caller's promise; inputs stay in the part's range.
+    unsafe {
+        while S::INT_ROWS >= 8 && inputs.len() >= 8 {
+            int_rows::<S, F, 8>(vector, inputs.start);
+            inputs.start += 8;
+        }
+        while inputs.len() >= 4 {
+            int_rows::<S, F, 4>(vector, inputs.start);
+            inputs.start += 4;
+        }
+        if inputs.len() >= 2 {
+            int_rows::<S, F, 2>(vector, inputs.start);
+            inputs.start += 2;
+        }
+        if !inputs.is_empty() {
+            int_rows::<S, F, 1>(vector, inputs.start);
+        }
+    }
+}
+
+/// One vector of rows times `R` inputs.
+#[inline(always)]
+unsafe fn int_rows<S: Simd, F: IntFormat, const R: usize>(vector: &Vector<'_>, start: usize) {
+    let x = vector.part.x;
+    let blocks = vector.part.plan.blocks;
+    let sums = if F::BLOCK == 256 { SUMS } else { 1 };
+    let inputs: [_; R] = std::array::from_fn(|r| vector.input(start + r));
+    let codes = inputs.map(|(_, row)| x.codes[row * x.columns..][..x.columns].as_ptr());
+    let woven = inputs.map(|(_, row)| x.woven.as_ptr().wrapping_add(row * x.columns));
+    let scales = inputs.map(|(_, row)| x.scales[row * blocks..][..blocks].as_ptr());
+    let all_sums = blocks * sums;
+    let sums_of = inputs.map(|(_, row)| x.sums[row * all_sums..][..all_sums].as_ptr());
+    // SAFETY: the machine has `S`; a row has `blocks` blocks of F::BLOCK codes, a scale each, and `sums`
+    // sums each, by the slices above; `woven` has the length of `codes` where F::BLOCK is 256.
+    unsafe {
+        let mut shards = [[S::zero(); SHARDS]; R];
+        for shard in 0..SHARDS {
+            let mut acc = [S::zero(); R];
+            for block in shard_blocks(blocks, shard) {
+                let x = XBlock {
+                    codes: codes.map(|codes| codes.add(block * F::BLOCK)),
+                    woven: woven.map(|woven| woven.wrapping_add(block * F::BLOCK)),
+                    scale: scales.map(|scale| *scale.add(block)),
+                    sums: sums_of.map(|of| of.add(block * sums)),
+                };
+                F::step::<S, R>(&vector.fields, block, &x, &mut acc);
+            }
+            for (shards, acc) in shards.iter_mut().zip(acc) {
+                shards[shard] = acc;
+            }
+        }
+        for ((at, _), shards) in inputs.into_iter().zip(&shards) {
+            vector.emit::<S>(at, shards);
+        }
+    }
+}
+
+/// One vector of rows times all its inputs, several inputs at a time.
+#[inline(always)]
+unsafe fn float_inputs<S: Simd, F: FloatFormat>(vector: &Vector<'_>) {
+    let mut inputs = vector.part.inputs.clone();
+    // SAFETY: the caller's promise; inputs stay in the part's range.
+    unsafe {
+        while S::FLOAT_ROWS >= 3 && inputs.len() >= 3 {
+            float_rows::<S, F, 3>(vector, inputs.start);
+            inputs.start += 3;
+        }
+        while inputs.len() >= 2 {
+            float_rows::<S, F, 2>(vector, inputs.start);
+            inputs.start += 2;
+        }
+        if !inputs.is_empty() {
+            float_rows::<S, F, 1>(vector, inputs.start);
+        }
+    }
+}
+
+/// Elements of a shard: float shards are cut on 32 elements, the last may be short.
+pub(crate) fn shard_elements(columns: usize, shard: usize) -> Range<usize> {
+    let units = shard_blocks(columns.div_ceil(32), shard);
+    (units.start * 32).min(columns)..(units.end * 32).min(columns)
+}
+
+/// One vector of rows times `R` inputs: eight accumulators each, one for each element index mod 8.
+#[inline(always)]
+unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize>(vector: &Vector<'_>, start: usize) {
+    let x = vector.part.x;
+    let inputs: [_; R] = std::array::from_fn(|r| vector.input(start + r));
+    let values = inputs.map(|(_, row)| x.values[row * x.columns..][..x.columns].as_ptr());
+    // SAFETY: the machine has `S`; elements are below `columns`, which the values (by the slices above)
+    // and the tile have.
+    unsafe {
+        let mut shards = [[S::zero(); SHARDS]; R];
+        for shard in 0..SHARDS {
+            let elements = shard_elements(x.columns, shard);
+            let mut acc = [[S::zero(); 8]; R];
+            let mut k = elements.start;
+            while k + 8 <= elements.end {
+                for lane in 0..8 {
+                    float_step::<S, F, R>(vector, &values, k + lane, lane, &mut acc);
+                }
+                k += 8;
+            }
+            for lane in 0..8 {
+                if k + lane < elements.end {
+                    float_step::<S, F, R>(vector, &values, k + lane, lane, &mut acc);
+                }
+            }
+            for (shards, a) in shards.iter_mut().zip(&acc) {
+                let pair = |i: usize| S::add_f32(a[i], a[i + 1]);
+                let low = S::add_f32(pair(0), pair(2));
+                shards[shard] = S::add_f32(low, S::add_f32(pair(4), pair(6)));
+            }
+        }
+        for ((at, _), shards) in inputs.into_iter().zip(&shards) {
+            vector.emit::<S>(at, shards);
+        }
+    }
+}
+
+/// Element `k` of `R` inputs.
+#[inline(always)]
+unsafe fn float_step<S: Simd, F: FloatFormat, const R: usize>(
+    vector: &Vector<'_>,
+    values: &[*const f32; R],
+    k: usize,
+    lane: usize,
+    acc: &mut [[S::F; 8]; R],
+) {
+    // SAFETY: the machine has `S`; element `k` is in the tile and in the values.
+    unsafe {
+        let w = F::load::<S>(vector.fields[0].add(k * TILE_ROWS * F::BYTES));
+        for (acc, values) in acc.iter_mut().zip(values) {
+            acc[lane] = S::fma(w, S::splat_f32(*values.add(k)), acc[lane]);
+        }
+    }
+}
