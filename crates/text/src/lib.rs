@@ -8,19 +8,24 @@
 //! `vocabulary.rs` holds the checks that a hostile file meets.
 
 mod bpe;
+pub mod chat;
 mod error;
 mod json;
+mod json_text;
 mod markers;
 mod scan;
 mod segment;
 mod stream;
+mod think;
 mod tokenizer;
 mod unicode;
 mod unicode_runs;
 mod vocabulary;
 
 pub use error::Error;
+pub use json_text::JsonText;
 pub use segment::Segment;
 pub use stream::{StreamDecoder, Utf8Stream};
+pub use think::{Channel, ThinkSplitter};
 pub use tokenizer::Tokenizer;
 pub use vocabulary::{PRE_TOKENIZER, Parts};

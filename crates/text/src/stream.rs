@@ -59,7 +59,13 @@ impl<'a> StreamDecoder<'a> {
         self.bytes.push(self.tokenizer.token_bytes(id))
     }
 
+    /// Forgets an incomplete character.
+    pub(crate) fn restart(&mut self) {
+        self.bytes = Utf8Stream::default();
+    }
+
     /// The bytes of an incomplete last character, which the text leaves out.
+    #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.bytes.finish()
     }

@@ -1,0 +1,321 @@
+//! The order of things in a prompt.
+
+use super::dsml::{write_calls, write_calls_open, write_tools};
+use super::prompt::Prompt;
+use super::texts::{
+    ASSISTANT, BOS, EFFORT_ABSOLUTE, EFFORT_BEYOND, EFFORT_NUMBER, EOS, FORMAT_OBJECT,
+    FORMAT_OBJECT_SCHEMA, FORMAT_SCHEMA, LATEST_REMINDER, SYSTEM, THINK, THINK_END, USER,
+    task_marker,
+};
+use super::{
+    Assistant, Conversation, Effort, End, Message, Release, RenderOptions, ResponseFormat, Task,
+    Thinking, Tool, ToolCall, ToolChoice, ToolResult,
+};
+use crate::{Error, Segment};
+
+/// Renders a conversation to a prompt.
+///
+/// Control tokens stand only where this function put them; all text of the conversation is
+/// [`Segment::Text`]. The prompt ends where the model is to go on.
+pub fn render(conversation: &Conversation, options: &RenderOptions) -> Result<Vec<Segment>, Error> {
+    check(conversation, options)?;
+    let tools: &[Tool] = match conversation.tool_choice {
+        ToolChoice::None => &[],
+        ToolChoice::Auto | ToolChoice::Required => &conversation.tools,
+    };
+    let turns = turns(&conversation.messages, options.release);
+    let mut writer = Writer { prompt: Prompt::default(), options, tools };
+    writer.prompt.special(BOS);
+    writer.head(conversation);
+    for (at, turn) in turns.iter().enumerate() {
+        let continued = options.end == End::ContinueLast && at + 1 == turns.len();
+        writer.turn(turn, continued);
+    }
+    writer.end(conversation.tool_choice);
+    Ok(writer.prompt.finish())
+}
+
+fn check(conversation: &Conversation, options: &RenderOptions) -> Result<(), Error> {
+    let refused = |at: &str, found: &str, wanted: &str| Error::Conversation {
+        at: at.to_owned(),
+        found: found.to_owned(),
+        wanted: wanted.to_owned(),
+    };
+    match conversation.messages.last() {
+        None => Err(refused("messages", "there are none", "wanted at least one message")),
+        Some(Message::Assistant(_)) => Ok(()),
+        Some(_) if options.end != End::ContinueLast => Ok(()),
+        Some(_) => Err(refused(
+            &format!("messages[{}]", conversation.messages.len() - 1),
+            "the last message is to be continued but is not the assistant's",
+            "end with an assistant message, or ask for a new answer",
+        )),
+    }
+}
+
+/// What a release makes one turn of.
+enum Turn<'a> {
+    System(&'a str),
+    /// User messages and results of tools that share one marker.
+    User(Vec<Block<'a>>),
+    Assistant(&'a Assistant),
+    LatestReminder(&'a str),
+}
+
+#[derive(Clone, Copy)]
+enum Block<'a> {
+    Text(&'a str),
+    Result(&'a ToolResult),
+}
+
+/// Whether a release keeps system messages where they are, instead of before the first turn.
+fn system_in_place(release: Release) -> bool {
+    release == Release::V41
+}
+
+fn system_text(message: &Message) -> Option<&str> {
+    match message {
+        Message::System(text) | Message::Developer(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Groups messages into turns. The system text that opens the prompt is not among them.
+fn turns(messages: &[Message], release: Release) -> Vec<Turn<'_>> {
+    let mut turns = Vec::new();
+    let mut calls: &[ToolCall] = &[];
+    let opens = messages.first().is_some_and(|first| system_text(first).is_some());
+    let skipped = usize::from(opens);
+    for message in &messages[skipped..] {
+        match message {
+            Message::System(text) | Message::Developer(text) => {
+                if system_in_place(release) {
+                    turns.push(Turn::System(text));
+                }
+            }
+            Message::User(text) => add_block(&mut turns, Block::Text(text), release),
+            Message::Tool(result) => add_block(&mut turns, Block::Result(result), release),
+            Message::Assistant(assistant) => {
+                sort_last_results(&mut turns, calls);
+                calls = &assistant.calls;
+                turns.push(Turn::Assistant(assistant));
+            }
+            Message::LatestReminder(text) => turns.push(Turn::LatestReminder(text)),
+        }
+    }
+    sort_last_results(&mut turns, calls);
+    turns
+}
+
+/// Adds a user message or a result to the user's turn, or begins one.
+fn add_block<'a>(turns: &mut Vec<Turn<'a>>, block: Block<'a>, release: Release) {
+    let Some(Turn::User(blocks)) = turns.last_mut() else {
+        turns.push(Turn::User(vec![block]));
+        return;
+    };
+    match (blocks.last_mut(), block) {
+        // From 0731 on, V4 begins a turn for results that follow a text, and leaves empty texts
+        // out where texts meet.
+        (Some(Block::Text(_)), Block::Result(_)) if release == Release::V0731 => {
+            turns.push(Turn::User(vec![block]));
+        }
+        (Some(Block::Text(last)), Block::Text(text)) if release == Release::V0731 => {
+            if last.is_empty() {
+                *last = text;
+            } else if !text.is_empty() {
+                blocks.push(block);
+            }
+        }
+        _ => blocks.push(block),
+    }
+}
+
+/// Puts the results of the last calls in the order of the calls, wherever two or more stand
+/// together. As many results as there were calls take part; unknown ids come after known ones.
+fn sort_last_results(turns: &mut [Turn<'_>], calls: &[ToolCall]) {
+    let after = turns.iter().rposition(|turn| matches!(turn, Turn::Assistant(_)));
+    let after = after.map_or(0, |at| at + 1);
+    let Some(Turn::User(blocks)) = turns.get_mut(after) else { return };
+    let is_text = |block: &Block<'_>| matches!(block, Block::Text(_));
+    let results = blocks.iter().position(is_text).unwrap_or(blocks.len());
+    let sorted = results.min(calls.len());
+    blocks[..sorted].sort_by_key(|block| {
+        match block {
+            Block::Result(result) => calls.iter().position(|call| call.id == result.call_id),
+            Block::Text(_) => None,
+        }
+        .unwrap_or(calls.len())
+    });
+}
+
+struct Writer<'a> {
+    prompt: Prompt,
+    options: &'a RenderOptions,
+    tools: &'a [Tool],
+}
+
+impl Writer<'_> {
+    fn thinks(&self) -> bool {
+        self.options.thinking != Thinking::Off
+    }
+
+    /// Everything before the first turn: effort, instructions, tools, form of the answer.
+    fn head(&mut self, conversation: &Conversation) {
+        let messages = &conversation.messages;
+        let effort = self.effort();
+        if system_in_place(self.options.release) {
+            let opening = messages.first().and_then(system_text);
+            let wanted = opening.is_some()
+                || !effort.is_empty()
+                || !self.tools.is_empty()
+                || conversation.response_format != ResponseFormat::Text;
+            if wanted {
+                self.prompt.special(SYSTEM);
+            }
+            self.prompt.text(&effort);
+            self.prompt.text(opening.unwrap_or_default());
+        } else {
+            let texts = messages.iter().filter_map(system_text);
+            let texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
+            self.prompt.text(&effort);
+            self.prompt.text(&texts.join("\n\n"));
+        }
+        if !self.tools.is_empty() {
+            write_tools(&mut self.prompt, self.tools, self.options.release);
+        }
+        self.response_format(&conversation.response_format);
+    }
+
+    fn effort(&self) -> String {
+        let Thinking::On(effort) = self.options.thinking else { return String::new() };
+        match (self.options.release, effort) {
+            (Release::April, Effort::Max) | (Release::V0731, Effort::High) => {
+                EFFORT_ABSOLUTE.to_owned()
+            }
+            (Release::V0731, Effort::Max) => EFFORT_BEYOND.to_owned(),
+            (Release::April | Release::V0731, _) => String::new(),
+            (Release::V41, effort) => {
+                let number = match effort {
+                    Effort::Low => "50",
+                    Effort::High => "75",
+                    Effort::Max => "100",
+                };
+                EFFORT_NUMBER.join(number)
+            }
+        }
+    }
+
+    fn response_format(&mut self, format: &ResponseFormat) {
+        match format {
+            ResponseFormat::Text => {}
+            ResponseFormat::JsonObject if self.options.release == Release::V0731 => {
+                self.prompt.fixed(FORMAT_OBJECT);
+            }
+            ResponseFormat::JsonObject => {
+                self.prompt.fixed(FORMAT_SCHEMA);
+                self.prompt.fixed(FORMAT_OBJECT_SCHEMA);
+            }
+            ResponseFormat::JsonSchema(schema) => {
+                self.prompt.fixed(FORMAT_SCHEMA);
+                self.prompt.text(schema.as_str());
+            }
+        }
+    }
+
+    fn turn(&mut self, turn: &Turn<'_>, continued: bool) {
+        match turn {
+            Turn::System(text) => {
+                self.prompt.special(SYSTEM);
+                self.prompt.text(text);
+            }
+            Turn::LatestReminder(text) => {
+                self.prompt.special(LATEST_REMINDER);
+                self.prompt.text(text);
+            }
+            Turn::User(blocks) => self.user(blocks),
+            Turn::Assistant(assistant) if continued => self.assistant_continued(assistant),
+            Turn::Assistant(assistant) => self.assistant(assistant),
+        }
+    }
+
+    fn user(&mut self, blocks: &[Block<'_>]) {
+        self.prompt.special(USER);
+        for (at, block) in blocks.iter().enumerate() {
+            if at > 0 {
+                self.prompt.text("\n\n");
+            }
+            match block {
+                Block::Text(text) => self.prompt.text(text),
+                Block::Result(result) => {
+                    self.prompt.text("<tool_result>");
+                    self.prompt.text(&result.text);
+                    self.prompt.text("</tool_result>");
+                }
+            }
+        }
+    }
+
+    /// A turn that is over. Its reasoning stays only in conversations with tools.
+    fn assistant(&mut self, assistant: &Assistant) {
+        self.prompt.special(ASSISTANT);
+        if self.thinks() && !self.tools.is_empty() {
+            self.prompt.special(THINK);
+            self.prompt.text(known_reasoning(assistant));
+        }
+        self.prompt.special(THINK_END);
+        self.answer(assistant);
+        self.prompt.special(EOS);
+    }
+
+    /// A turn that the model goes on with: in its reasoning if there is nothing after it.
+    fn assistant_continued(&mut self, assistant: &Assistant) {
+        self.prompt.special(ASSISTANT);
+        let answered = !assistant.content.is_empty() || !assistant.calls.is_empty();
+        if self.thinks() {
+            self.prompt.special(THINK);
+            self.prompt.text(known_reasoning(assistant));
+        }
+        if answered || !self.thinks() {
+            self.prompt.special(THINK_END);
+        }
+        self.answer(assistant);
+    }
+
+    fn answer(&mut self, assistant: &Assistant) {
+        self.prompt.text(&assistant.content);
+        if !assistant.calls.is_empty() {
+            write_calls(&mut self.prompt, &assistant.calls, self.options.release);
+        }
+    }
+
+    /// What makes the model write what is wanted.
+    fn end(&mut self, tool_choice: ToolChoice) {
+        match self.options.end {
+            End::ContinueLast => {}
+            End::Task(task) => {
+                if task == Task::Action {
+                    self.opening();
+                }
+                self.prompt.special(task_marker(task));
+            }
+            End::Answer => {
+                self.opening();
+                if tool_choice == ToolChoice::Required && !self.tools.is_empty() {
+                    write_calls_open(&mut self.prompt, self.options.release);
+                }
+            }
+        }
+    }
+
+    fn opening(&mut self) {
+        self.prompt.special(ASSISTANT);
+        self.prompt.special(if self.thinks() { THINK } else { THINK_END });
+    }
+}
+
+/// The reasoning of a turn. Clients that do not keep it send nothing, an empty string or a space
+/// for the same turn; all of them mean that there is none.
+fn known_reasoning(assistant: &Assistant) -> &str {
+    let reasoning = assistant.reasoning.as_deref().unwrap_or_default();
+    if reasoning.trim().is_empty() { "" } else { reasoning }
+}
