@@ -59,7 +59,7 @@ fn sigmoid_and_silu() {
 fn logarithms() {
     check(0.0..=1.0, ln1p, libm::log1p, 1.0);
     let exact = |x: f64| x.max(0.0) + libm::log1p(libm::exp(-x.abs()));
-    check(-87.0..=1000.0, softplus, exact, 2.5);
+    check(-87.0..=1000.0, softplus, exact, 2.0);
     assert!(softplus(f32::NAN).is_nan());
     assert_eq!(softplus(f32::INFINITY), f32::INFINITY);
     assert_eq!(softplus(-1e30), 0.0);
