@@ -54,6 +54,10 @@ pub enum Dot {
 
 /// An encoder: `(values, importance, out)`, row-wise; `values` is whole blocks, `importance` (one
 /// non-negative weight a value) steers which errors matter.
+///
+/// The same input always gives the same bytes. Integer formats store NaN as 0 and clamp magnitudes
+/// to 65504 (MXFP4: to 6 * 2^125); F32, F16 and BF16 keep NaN and infinities. Q8_0 and the float
+/// formats take no notice of importances; elsewhere a negative or non-finite one counts as 0.
 pub type Encode = fn(&[f32], Option<&[f32]>, &mut [u8]);
 
 /// Everything there is to know about a format.
@@ -104,6 +108,12 @@ pub static FORMATS: &[FormatInfo] = &[
     iq2_xxs::INFO,
     mxfp4::INFO,
 ];
+
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.info().name)
+    }
+}
 
 impl Format {
     /// The format's row of [`FORMATS`].

@@ -219,12 +219,12 @@ fn choose_eight(x: &[f32; 8], w: &[f32; 8], scale: f32) -> (Eight, f32) {
     // over if even the best lower coordinates would not help.
     let of = |levels: u16, p: usize| pairs[p][usize::from((levels >> (4 * p)) & 15)];
     let lower_min = cheapest(&pairs[0]) + cheapest(&pairs[1]);
-    let mut best = (0u8, f32::INFINITY);
+    let mut best = (0, f32::INFINITY);
     let mut start = 0;
     for &end in &RUN_ENDS {
         let upper = of(GRID[start], 2) + of(GRID[start], 3);
         if upper + lower_min < best.1 {
-            for (point, &levels) in (0u8..=255).zip(&GRID).take(end).skip(start) {
+            for (point, &levels) in (start..).zip(&GRID[start..end]) {
                 let error = upper + (of(levels, 0) + of(levels, 1));
                 if error < best.1 {
                     best = (point, error);
@@ -233,7 +233,8 @@ fn choose_eight(x: &[f32; 8], w: &[f32; 8], scale: f32) -> (Eight, f32) {
         }
         start = end;
     }
-    (Eight { point: best.0, signs: signs & 127 }, best.1)
+    let point = u8::try_from(best.0).expect("an index into 256 points");
+    (Eight { point, signs: signs & 127 }, best.1)
 }
 
 /// The least cost of a pair of coordinates, of the nine pairs that exist.
