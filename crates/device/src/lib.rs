@@ -17,10 +17,12 @@
 mod args;
 mod cpu;
 mod handles;
+mod sample;
 
 pub use args::*;
 pub use cpu::{Cpu, CpuConfig, Isa};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
+pub use sample::{WEIGHT_BITS, WEIGHTS_MAX, exp_weights};
 
 /// Why a backend could not do what was asked.
 #[derive(Debug, thiserror::Error)]
