@@ -154,7 +154,7 @@ impl Checkpoint {
         let bytes = self.bytes(name)?;
         match (meta.dtype, self.scales_of(name)) {
             (Dtype::F8E4M3, Some(scales)) => self.fp8(name, &scales),
-            (Dtype::I8 | Dtype::U8, Some(scales)) => self.fp4(name, &scales),
+            (Dtype::I8 | Dtype::U8, Some(_)) => self.fp4(name),
             (Dtype::F8E4M3, None) => Ok(bytes.iter().map(|code| fp8::e4m3_to_f32(*code)).collect()),
             (Dtype::F8E8M0, _) => Ok(bytes.iter().map(|code| fp8::e8m0_to_f32(*code)).collect()),
             _ => plain(meta.dtype, &bytes).ok_or_else(|| {
@@ -175,6 +175,36 @@ impl Checkpoint {
             }
             other => {
                 Err(self.wrong(name, &format!("it holds {other:?}"), "whole numbers are wanted"))
+            }
+        }
+    }
+
+    /// Codes, E8M0 scales, rows and columns of a matrix of packed FP4 pairs, as stored: byte j of a row holds
+    /// columns 2j (low half) and 2j + 1; scales are one per 32 columns of a row (spec 7.1).
+    pub fn fp4_parts(&self, name: &str) -> Result<(Bytes, Bytes, usize, usize), Error> {
+        let meta = self.need(name)?;
+        let Some(scales) = self.scales_of(name).filter(|_| packable(meta.dtype)) else {
+            let found = format!("it holds {:?} without scales", meta.dtype);
+            return Err(self.wrong(
+                name,
+                &found,
+                "FP4 pairs (I8) with a tensor of scales are wanted",
+            ));
+        };
+        let (rows, pairs) = self.matrix(name)?;
+        let grid = self.matrix(&scales)?;
+        let scale_type = self.need(&scales)?.dtype;
+        let columns = pairs.checked_mul(2).filter(|columns| {
+            columns.is_multiple_of(fp4::BLOCK) && grid == (rows, columns / fp4::BLOCK)
+        });
+        match columns {
+            Some(columns) if matches!(scale_type, Dtype::F8E8M0 | Dtype::U8) => {
+                Ok((self.bytes(name)?, self.bytes(&scales)?, rows, columns))
+            }
+            _ => {
+                let found =
+                    format!("{grid:?} scales of {scale_type:?} for {rows} rows of {pairs} pairs");
+                Err(self.wrong(&scales, &found, "one F8_E8M0 scale per 32 columns is wanted"))
             }
         }
     }
@@ -239,19 +269,10 @@ impl Checkpoint {
     }
 
     /// FP4 pairs, the even column in the low half, with one E8M0 scale per 32 columns.
-    fn fp4(&self, name: &str, scales: &str) -> Result<Vec<f32>, Error> {
-        let (rows, pairs) = self.matrix(name)?;
-        let scale_type = self.need(scales)?.dtype;
-        if !matches!(scale_type, Dtype::F8E8M0 | Dtype::U8) {
-            return Err(self.wrong(
-                scales,
-                &format!("it holds {scale_type:?}"),
-                "F8_E8M0 is wanted",
-            ));
-        }
-        let (codes, scales) = (self.bytes(name)?, self.bytes(scales)?);
+    fn fp4(&self, name: &str) -> Result<Vec<f32>, Error> {
+        let (codes, scales, rows, columns) = self.fp4_parts(name)?;
         let mut values = vec![0.0; codes.len() * 2];
-        fp4::decode(rows, pairs * 2, &codes, &scales, &mut values).map_err(|error| {
+        fp4::decode(rows, columns, &codes, &scales, &mut values).map_err(|error| {
             self.wrong(name, &error.to_string(), "one scale per 32 columns is wanted")
         })?;
         Ok(values)
@@ -395,6 +416,11 @@ fn shortened(value: &Value) -> String {
     value.to_string().chars().take(120).collect()
 }
 
+fn packable(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::I8 | Dtype::U8)
+}
+
+/// Values that need no scales; whole numbers are rounded to the nearest float.
 fn plain(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
     #[expect(clippy::cast_possible_truncation, reason = "rounding a stored double once")]
     let narrow = |b: &[u8; 8]| f64::from_le_bytes(*b) as f32;
@@ -407,6 +433,15 @@ fn plain(dtype: Dtype, bytes: &[u8]) -> Option<Vec<f32>> {
         Dtype::Bf16 => {
             bytes.as_chunks::<2>().0.iter().map(|b| bf16_to_f32(u16::from_le_bytes(*b))).collect()
         }
-        _ => return None,
+        Dtype::I64 => each(bytes, |b| i64::from_le_bytes(b) as f32),
+        Dtype::I32 => each(bytes, |b| i32::from_le_bytes(b) as f32),
+        Dtype::I16 => each(bytes, |b| i16::from_le_bytes(b).into()),
+        Dtype::I8 => each(bytes, |b| i8::from_le_bytes(b).into()),
+        Dtype::U8 => each(bytes, |b| u8::from_le_bytes(b).into()),
+        Dtype::Bool | Dtype::F8E4M3 | Dtype::F8E8M0 => return None,
     })
+}
+
+fn each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    bytes.as_chunks::<N>().0.iter().map(|b| value(*b)).collect()
 }
