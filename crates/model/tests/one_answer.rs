@@ -1,5 +1,5 @@
-//! One answer: the bits of a position do not depend on how positions were cut into steps, on neighbours,
-//! threads, instruction sets, restoring, taking back, or speculation (DESIGN 5).
+//! One answer: the bits of a position do not depend on how positions were cut into steps, on
+//! neighbours, threads, instruction sets, restoring, taking back, or speculation (DESIGN 5).
 #![expect(clippy::unwrap_used, reason = "a failed fixture or step fails the test")]
 
 mod common;
@@ -72,8 +72,7 @@ impl Case {
     }
 }
 
-static EXACT: LazyLock<Case> =
-    LazyLock::new(|| Case::new(&Tiny::small(3), false, exact(), TOKENS));
+static EXACT: LazyLock<Case> = LazyLock::new(|| Case::new(&Tiny::small(3), false, exact(), TOKENS));
 static ROUNDED: LazyLock<Case> =
     LazyLock::new(|| Case::new(&Tiny::small(4), true, default_mode(1, None), TOKENS));
 
@@ -213,7 +212,10 @@ enum Act {
     /// Evaluate and keep so many tokens.
     Step(usize),
     /// Evaluate some right and some wrong tokens, keep only right ones.
-    Speculate { right: usize, wrong: usize },
+    Speculate {
+        right: usize,
+        wrong: usize,
+    },
     /// Go back by so many.
     Back(usize),
     /// Save, start over with wrong tokens, restore.

@@ -52,17 +52,18 @@ pub fn part_bytes(
     if checkpoint.tensor(name).is_none() {
         return Err(Error::Missing { name: name.clone(), dims: spec.dims.clone() });
     }
+    check_dims(checkpoint, spec, name)?;
     let format = match kind {
-        TensorKind::I32 => return ids(checkpoint, spec, name),
+        TensorKind::I32 => return ids(checkpoint, name),
         TensorKind::Block(format) => format,
         other => return Err(unwritable(name, other)),
     };
     if format == Format::Mxfp4
-        && let Some(bytes) = lossless(checkpoint, spec, name)?
+        && let Some(bytes) = lossless(checkpoint, name)
     {
         return Ok(bytes);
     }
-    let values = values(checkpoint, spec, name)?;
+    let values = checkpoint.to_f32(name)?;
     let info = format.info();
     let (Some(encode), Some(row)) = (info.encode, format.row_bytes(spec.dims[0])) else {
         return Err(unwritable(name, kind));
@@ -82,31 +83,27 @@ fn unwritable(name: &str, kind: TensorKind) -> Error {
     }
 }
 
-/// Values of one published tensor, with its dims checked.
-fn values(checkpoint: &Checkpoint, spec: &TensorSpec, name: &str) -> Result<Vec<f32>, Error> {
-    let values = checkpoint.to_f32(name)?;
-    let wanted: usize = spec.dims.iter().take(2).product();
-    if values.len() == wanted {
-        return Ok(values);
+/// Compares the dims of one published matrix with the table's.
+fn check_dims(checkpoint: &Checkpoint, spec: &TensorSpec, name: &str) -> Result<(), Error> {
+    let found = checkpoint.value_shape(name)?;
+    let dims = &spec.dims[..spec.dims.len().min(2)];
+    let wanted: Vec<u64> = dims.iter().rev().map(|&d| d as u64).collect();
+    if found == wanted {
+        return Ok(());
     }
-    Err(Error::Tensor {
-        name: name.to_owned(),
-        found: format!("{} values", values.len()),
-        wanted: format!("dims {:?}", &spec.dims[..spec.dims.len().min(2)]),
-    })
+    let (name, found) = (name.to_owned(), format!("shape {found:?}"));
+    Err(Error::Tensor { name, found, wanted: format!("shape {wanted:?}") })
 }
 
 /// Expert ids, narrowed to 32 bits.
-fn ids(checkpoint: &Checkpoint, spec: &TensorSpec, name: &str) -> Result<Vec<u8>, Error> {
+fn ids(checkpoint: &Checkpoint, name: &str) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
-    for value in values(checkpoint, spec, name)? {
-        #[expect(clippy::cast_possible_truncation, reason = "compared after the cast")]
-        let id = value as i32;
-        #[expect(clippy::cast_precision_loss, reason = "ids are far below 2^24")]
-        if id as f32 != value || id < 0 {
-            let (name, found) = (name.to_owned(), format!("{value}"));
-            return Err(Error::Tensor { name, found, wanted: "expert ids".into() });
-        }
+    for value in checkpoint.to_i64(name)? {
+        let id = i32::try_from(value).map_err(|_| Error::Tensor {
+            name: name.to_owned(),
+            found: format!("expert {value}"),
+            wanted: "ids below 2^31".into(),
+        })?;
         bytes.extend_from_slice(&id.to_le_bytes());
     }
     Ok(bytes)
@@ -114,25 +111,14 @@ fn ids(checkpoint: &Checkpoint, spec: &TensorSpec, name: &str) -> Result<Vec<u8>
 
 /// FP4 with a scale for 32 columns is MXFP4 with its nibbles in another order: the published byte
 /// `j` holds columns 2j and 2j + 1, byte `i` of a block holds columns i and i + 16.
-fn lossless(
-    checkpoint: &Checkpoint,
-    spec: &TensorSpec,
-    name: &str,
-) -> Result<Option<Vec<u8>>, Error> {
+fn lossless(checkpoint: &Checkpoint, name: &str) -> Option<Vec<u8>> {
     const HALF: usize = 16;
-    let Ok((codes, scales, rows, columns)) = checkpoint.fp4_parts(name) else { return Ok(None) };
-    if [columns, rows] != spec.dims[..2] {
-        return Err(Error::Tensor {
-            name: name.to_owned(),
-            found: format!("dims [{columns}, {rows}]"),
-            wanted: format!("dims {:?}", &spec.dims[..2]),
-        });
-    }
+    let (codes, scales, _, _) = checkpoint.fp4_parts(name).ok()?;
     let mut bytes = Vec::with_capacity(scales.len() * (HALF + 1));
     for (packed, &scale) in codes.as_chunks::<HALF>().0.iter().zip(scales.iter()) {
         let code = |column: usize| packed[column / 2] >> (4 * (column % 2)) & 0xF;
         bytes.push(scale);
         bytes.extend((0..HALF).map(|i| code(i) | code(i + HALF) << 4));
     }
-    Ok(Some(bytes))
+    Some(bytes)
 }

@@ -27,7 +27,7 @@
 
 mod draft;
 mod forward;
-
+pub mod import;
 mod load;
 mod rotary;
 mod scratch;
