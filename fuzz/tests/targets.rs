@@ -42,3 +42,15 @@ fn a_session_repeats() {
         assert_eq!(inputs(3), inputs(3), "{}", target.name);
     }
 }
+
+/// What lies behind a parser is fuzzed only if good inputs get there.
+#[test]
+fn good_inputs_go_all_the_way() {
+    let outcomes = |name: &str| {
+        let target = ironstar_fuzz::find(name).expect("a target");
+        (target.seeds)().iter().map(|seed| (target.run)(seed)).collect::<Vec<_>>()
+    };
+    assert_eq!(outcomes("model-load"), [2], "rows of logits from a model of zeros");
+    let positions: Vec<u64> = (0..=10).map(|step| step * 15).collect();
+    assert_eq!(outcomes("state-restore"), positions);
+}

@@ -1,5 +1,7 @@
 //! The table of targets. Adding one: a module with seeds and a `run`, and a row in [`TARGETS`].
 
+mod gguf;
+mod model;
 mod quant;
 mod self_test;
 mod text;
@@ -24,8 +26,17 @@ pub struct Target {
 }
 
 /// Every target, run by CI for a few seconds each.
-pub static TARGETS: &[Target] =
-    &[quant::BLOCKS, quant::INT8, text::TOKENIZER, text::ENCODE, text::STREAM];
+pub static TARGETS: &[Target] = &[
+    quant::BLOCKS,
+    quant::INT8,
+    text::TOKENIZER,
+    text::ENCODE,
+    text::STREAM,
+    gguf::FILE,
+    gguf::SAFETENSORS,
+    model::LOAD,
+    model::RESTORE,
+];
 
 /// Targets with known faults, which test the driver itself. CI does not fuzz them.
 pub static SELF_TESTS: &[Target] = self_test::ALL;
@@ -46,7 +57,7 @@ pub(crate) fn signature(outcome: &str) -> u64 {
     for byte in outcome.bytes() {
         if escaped {
             escaped = false;
-        } else if matches!(byte, b'`' | b'"') {
+        } else if matches!(byte, b'`' | b'"' | b'\'') {
             quoted = !quoted;
         } else if byte == b'\\' {
             escaped = true;

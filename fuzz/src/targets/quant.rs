@@ -33,7 +33,7 @@ pub const INT8: Target = Target {
 fn block_seeds() -> Vec<Vec<u8>> {
     let row = |index: usize| {
         let body = 2 * FORMATS[index % FORMATS.len()].block_bytes.max(64);
-        let first = u8::try_from(index).expect("256 numbers");
+        let first = u8::try_from(index).expect("an index below 256 fits a byte");
         std::iter::once(first).chain((0..body).map(|i| (i % 251).to_le_bytes()[0])).collect()
     };
     let encoded = 256 / FORMATS.len() * FORMATS.len() - FORMATS.len();
