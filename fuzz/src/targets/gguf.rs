@@ -106,7 +106,9 @@ fn again(gguf: &Gguf) {
         writer.tensor(&tensor.name, tensor.kind, &tensor.dims).expect("the reader checked it");
     }
     for tensor in gguf.tensors().iter().filter(known) {
-        writer.data(&tensor.name, &gguf.bytes(tensor).expect("filtered")).expect("its own bytes");
+        writer
+            .data(&tensor.name, &gguf.bytes(tensor).expect("the filter saw its bytes"))
+            .expect("its own bytes");
     }
     let bytes = writer.finish().expect("everything was written").into_inner();
     let second = Gguf::from_bytes(bytes).expect("our own file");
@@ -114,7 +116,7 @@ fn again(gguf: &Gguf) {
     assert_eq!(text(gguf), text(&second), "metadata changed");
     for (before, after) in gguf.tensors().iter().filter(known).zip(second.tensors()) {
         assert_eq!(before.name, after.name);
-        let bytes = |gguf: &Gguf, t| gguf.bytes(t).expect("filtered").to_vec();
+        let bytes = |gguf: &Gguf, t| gguf.bytes(t).expect("the filter saw its bytes").to_vec();
         assert_eq!(bytes(gguf, before), bytes(&second, after), "{} changed", before.name);
     }
 }

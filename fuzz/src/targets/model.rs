@@ -130,10 +130,10 @@ fn saved() -> Vec<Vec<u8>> {
     let mut saved = Vec::new();
     state.truncate(0).expect("the beginning is always there");
     for chunk in tokens[..150].chunks(15) {
-        saved.push(state.save(cpu).expect("memory"));
+        saved.push(state.save(cpu).expect("there is memory for it"));
         step(model, cpu, state, chunk).expect("tokens of this model");
     }
-    saved.push(state.save(cpu).expect("memory"));
+    saved.push(state.save(cpu).expect("there is memory for it"));
     saved
 }
 
@@ -142,7 +142,11 @@ fn restore(bytes: &[u8]) -> u64 {
     let Bench { cpu, model, state } = &mut *bench;
     match state.restore(cpu, bytes) {
         Ok(()) => {
-            assert_eq!(state.save(cpu).expect("memory"), bytes, "saved again, it differs");
+            assert_eq!(
+                state.save(cpu).expect("there is memory for it"),
+                bytes,
+                "saved again, it differs"
+            );
             let position = state.position();
             if position < CONTEXT {
                 step(model, cpu, state, &[3]).expect("a token of this model");
