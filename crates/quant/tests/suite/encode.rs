@@ -5,20 +5,22 @@ use proptest::prelude::*;
 
 use crate::helpers::{Stream, decode, encode, reference_matrix};
 
-/// Relative RMSE of llama.cpp's encoders on the reference matrix, without importances.
-const REFERENCE_RMSE: [(Format, f64); 9] = [
-    (Format::Q8_0, 0.00503),
-    (Format::Q6K, 0.01690),
-    (Format::Q5K, 0.03469),
-    (Format::Q4K, 0.06811),
-    (Format::Q4_0, 0.08138),
-    (Format::Mxfp4, 0.11328),
-    (Format::Q3K, 0.14496),
-    (Format::Q2K, 0.28723),
-    (Format::Iq2Xxs, 0.33863),
+/// Relative RMSE on the reference matrix without importances: llama.cpp's encoders and ours.
+const RMSE: [(Format, f64, f64); 9] = [
+    (Format::Q8_0, 0.00503, 0.00503),
+    (Format::Q6K, 0.01690, 0.01577),
+    (Format::Q5K, 0.03469, 0.03292),
+    (Format::Q4K, 0.06811, 0.06659),
+    (Format::Q4_0, 0.08138, 0.07634),
+    (Format::Mxfp4, 0.11328, 0.11043),
+    (Format::Q3K, 0.14496, 0.13812),
+    (Format::Q2K, 0.28723, 0.25328),
+    (Format::Iq2Xxs, 0.33863, 0.32363),
 ];
 /// How far above the reference an encoder may be.
 const ALLOWANCE: f64 = 1.01;
+/// How far above its own mark, which has five digits, an encoder may be.
+const DRIFT: f64 = 1.002;
 
 /// Root of the weighted mean square error over that of the values.
 fn relative_rmse(values: &[f32], decoded: &[f32], weights: Option<&[f32]>) -> f64 {
@@ -34,11 +36,12 @@ fn relative_rmse(values: &[f32], decoded: &[f32], weights: Option<&[f32]>) -> f6
 #[test]
 fn errors_stay_at_the_reference() {
     let values = reference_matrix();
-    for (format, reference) in REFERENCE_RMSE {
+    for (format, reference, ours) in RMSE {
         let name = format.info().name;
         let decoded = decode(format, &encode(format, &values, None), values.len());
         let rmse = relative_rmse(&values, &decoded, None);
-        assert!(rmse <= reference * ALLOWANCE, "{name}: {rmse:.5} against {reference:.5}");
+        let bound = (reference * ALLOWANCE).min(ours * DRIFT);
+        assert!(rmse <= bound, "{name}: {rmse:.5}, reference {reference:.5}, ours {ours:.5}");
     }
 }
 
@@ -49,7 +52,7 @@ fn importance_lowers_the_error_that_it_weighs() {
     // A few columns matter a hundred times more than the others.
     let weights: Vec<f32> =
         (0..4096).map(|_| if stream.unit() < 0.1 { 100.0 } else { 1.0 }).collect();
-    for (format, _) in REFERENCE_RMSE {
+    for (format, ..) in RMSE {
         let name = format.info().name;
         let error = |importance| {
             let decoded = decode(format, &encode(format, &values, importance), values.len());

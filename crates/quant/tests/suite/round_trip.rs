@@ -180,6 +180,21 @@ fn published_matrices_decode_by_their_grids() {
     }
 }
 
+#[test]
+fn int8_ties_go_to_the_even_code() {
+    // The largest magnitude is 127, so codes are the values rounded.
+    let mut x = [0f32; 32];
+    x[..8].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 126.5]);
+    let (mut codes, mut scales) = ([9; 32], [9.0]);
+    quantize_int8(&x, 32, &mut codes, &mut scales);
+    assert_eq!((codes[..8].to_vec(), scales), (vec![127, 0, 2, 2, 0, -2, -2, 126], [1.0]));
+    // Zeros, and values whose inverse scale is infinite, are zeros with scale 0.
+    for tiny in [0.0, f32::MIN_POSITIVE, f32::from_bits(1)] {
+        quantize_int8(&[tiny; 32], 32, &mut codes, &mut scales);
+        assert_eq!((codes, scales), ([0; 32], [0.0]));
+    }
+}
+
 /// Values of any size and sign up to 2^127: above, rounding up may reach infinity.
 fn any_finite() -> impl Strategy<Value = f32> {
     let any = prop::num::f32::NORMAL | prop::num::f32::SUBNORMAL | prop::num::f32::ZERO;
