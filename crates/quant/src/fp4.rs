@@ -15,8 +15,8 @@ pub const fn e2m1_to_f32(code: u8) -> f32 {
     if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// Nearest e2m1 code, ties to the even code; magnitudes above 6 become 6. Negative values that round
-/// to zero become code 8, minus zero. NaN becomes 0: callers turn it away before.
+/// Nearest e2m1 code, ties to the even code; magnitudes above 6 become 6. Negative values that
+/// round to zero become code 8, minus zero. NaN becomes 0: callers turn it away before.
 pub const fn f32_to_e2m1(value: f32) -> u8 {
     // Borders between codes; a value on a border goes to the even code.
     let a = value.abs();
@@ -66,8 +66,8 @@ fn block_scale(x: &[f32]) -> f32 {
 /// FP4 block round trip (spec/deepseek_v4.md 2.9): per block of `block` values,
 /// a = max(|x|, 6 * 2^-126), scale = 2^ceil(log2(a / 6)), x = e2m1(x / scale) * scale.
 ///
-/// A block with a NaN or an infinity becomes NaN throughout. Negative values that round to zero leave
-/// minus zero. Panics unless `x` is whole blocks.
+/// A block with a NaN or an infinity becomes NaN throughout. Negative values that round to zero
+/// leave minus zero. Panics unless `x` is whole blocks.
 pub fn round_trip(x: &mut [f32], block: usize) {
     assert!(block > 0 && x.len().is_multiple_of(block), "{} values, block {block}", x.len());
     for x in x.chunks_exact_mut(block) {

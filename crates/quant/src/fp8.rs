@@ -161,8 +161,8 @@ pub(crate) fn block_magnitude(x: &[f32], floor: f32) -> f32 {
 /// FP8 block round trip (spec/deepseek_v4.md 2.9): per block of `block` values, a = max(|x|, 1e-4),
 /// scale = 2^ceil(log2(a * (1/448))), x = e4m3fn(x / scale) * scale.
 ///
-/// A block with a NaN or an infinity becomes NaN throughout; a value just below 2^128 may round up to
-/// infinity. Panics unless `x` is whole blocks.
+/// A block with a NaN or an infinity becomes NaN throughout; a value just below 2^128 may round up
+/// to infinity. Panics unless `x` is whole blocks.
 pub fn round_trip(x: &mut [f32], block: usize) {
     assert!(block > 0 && x.len().is_multiple_of(block), "{} values, block {block}", x.len());
     for x in x.chunks_exact_mut(block) {

@@ -3,8 +3,8 @@
 //! Codes doubled are the integers 0, 1, 2, 3, 4, 6, 8, 12 and their negatives. Dot, per block,
 //! isum of doubled codes exact in i32: `acc = fma(half_scale * d_x, isum, acc)`.
 //!
-//! GGUF gives e = 255 the value 2^128 (so half of it is finite); the OCP format calls it NaN, and so
-//! does [`crate::fp4`].
+//! GGUF gives e = 255 the value 2^128 (so half of it is finite); the OCP format calls it NaN, and
+//! so does [`crate::fp4`].
 
 use thiserror::Error;
 
@@ -27,7 +27,8 @@ pub const INFO: FormatInfo = FormatInfo {
     dot: Dot::Int(|weights, x| dot_blocks(weights, x, Mxfp4::dot)),
 };
 
-/// Largest magnitude that every scale the encoder tries can hold: 6 * 2^125. Larger ones are clamped.
+/// Largest magnitude that every scale the encoder tries can hold: 6 * 2^125. Larger ones are
+/// clamped.
 const LIMIT: f32 = 6.0 * f32::from_bits(252 << 23);
 
 /// The block as stored.
@@ -100,8 +101,8 @@ impl Mxfp4 {
     }
 }
 
-/// Repacks one published FP4 row (low nibble = even column, e8m0 scales apart) into blocks: the same
-/// codes and exponents in another order, nothing is rounded.
+/// Repacks one published FP4 row (low nibble = even column, e8m0 scales apart) into blocks: the
+/// same codes and exponents in another order, nothing is rounded.
 ///
 /// The published NaN scale (255) has no counterpart here and would become 2^128, so it is refused.
 /// Panics unless the lengths are those of whole blocks.

@@ -38,8 +38,8 @@ const RANGES: Ranges = Ranges { codes: (-32, 31), scales: (-128, 127), minimum_m
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Q6K {
-    /// Low four bits: byte l of half h (64 bytes each) holds element 128 h + l in its low nibble and
-    /// 128 h + 64 + l in its high one.
+    /// Low four bits: byte l of half h (64 bytes each) holds element 128 h + l in its low nibble
+    /// and 128 h + 64 + l in its high one.
     pub ql: [u8; 128],
     /// High two bits: byte l of half h (32 bytes each) holds elements 128 h + 32 s + l at bits 2 s.
     pub qh: [u8; 64],

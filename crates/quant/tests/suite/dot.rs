@@ -5,7 +5,7 @@ use ironstar_quant::{
 };
 use proptest::prelude::*;
 
-use crate::helpers::{Activations, FLOAT_FORMATS, INTEGER_FORMATS, Stream, decode, encode};
+use crate::helpers::{Activations, FLOAT_FORMATS, INTEGER_FORMATS, Stream, cases, decode, encode};
 
 /// Where a block keeps its scale and minimum scale (f16, or e8m0 for MXFP4).
 struct Scales {
@@ -251,7 +251,7 @@ fn empty_shards_are_plus_zero() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(cases(64))]
 
     /// Ranks, lanes and tiles that own runs of shards get the bits of the whole row.
     #[test]
@@ -271,7 +271,8 @@ proptest! {
             for run in borders.windows(2) {
                 for (shard, whole) in whole.iter().enumerate().take(run[1]).skip(run[0]) {
                     // The owner has only its own run of blocks, quantises its own activations.
-                    let own = shard_blocks(blocks, run[0]).start..shard_blocks(blocks, run[1] - 1).end;
+                    let last = shard_blocks(blocks, run[1] - 1);
+                    let own = shard_blocks(blocks, run[0]).start..last.end;
                     let part = shard_blocks(blocks, shard);
                     let part = part.start - own.start..part.end - own.start;
                     let elements = own.start * info.shard_unit()..own.end * info.shard_unit();

@@ -3,7 +3,7 @@
 use ironstar_quant::{FORMATS, Format};
 use proptest::prelude::*;
 
-use crate::helpers::{Stream, decode, encode, reference_matrix};
+use crate::helpers::{Stream, cases, decode, encode, reference_matrix};
 
 /// Relative RMSE on the reference matrix without importances: llama.cpp's encoders and ours.
 const RMSE: [(Format, f64, f64); 9] = [
@@ -122,7 +122,7 @@ fn worst_error(format: Format) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
+    #![proptest_config(cases(128))]
 
     #[test]
     fn the_error_of_a_block_is_bounded(values in values(256)) {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ironstar_quant::{Format, Int8Blocks, Row, quantize_int8};
+use proptest::prelude::ProptestConfig;
 use serde_json::Value;
 
 /// A safetensors fixture of `tests/golden`, read whole.
@@ -87,6 +88,11 @@ impl Stream {
 pub fn reference_matrix() -> Vec<f32> {
     let mut stream = Stream::new("quant/ref");
     (0..64).flat_map(|row| stream.normals(1024, 0.02 + 0.001 * f64::from(row))).collect()
+}
+
+/// Property tests of `count` cases that write no files of their own.
+pub fn cases(count: u32) -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(count) }
 }
 
 /// The formats multiplied as integers.

@@ -5,7 +5,7 @@ use std::panic::catch_unwind;
 use ironstar_quant::{FORMATS, Format, Row, dot, fp4, fp8, mxfp4};
 use proptest::prelude::*;
 
-use crate::helpers::{INTEGER_FORMATS, decode, encode};
+use crate::helpers::{INTEGER_FORMATS, cases, decode, encode};
 
 #[test]
 fn encoders_turn_nan_into_zero_and_clamp_the_rest() {
@@ -80,7 +80,7 @@ fn lengths_that_disagree_panic_and_do_not_read_past_the_end() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(cases(64))]
 
     #[test]
     fn any_values_and_importances_encode_to_finite_numbers(

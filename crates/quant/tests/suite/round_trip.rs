@@ -4,7 +4,7 @@ use ironstar_quant::fp4::{self, INDEXER_BYTES, decode_row, encode_rows, indexer_
 use ironstar_quant::{fp8, hadamard, quantize_int8};
 use proptest::prelude::*;
 
-use crate::helpers::{Fixture, Stream};
+use crate::helpers::{Fixture, Stream, cases};
 
 fn assert_bits(name: &str, found: &[f32], wanted: &[f32]) {
     assert_eq!(found.len(), wanted.len(), "{name}");
@@ -207,7 +207,7 @@ fn ordinary() -> impl Strategy<Value = f32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn fp8_round_trip_is_idempotent_and_near(x in prop::collection::vec(ordinary(), 64)) {
