@@ -151,6 +151,162 @@ fn exact_mode_prefill_and_decode() {
         }
         let gap = distance(&decoded, &fixture.f32("logits_decode"));
         assert!(gap < TOLERANCE, "{name}: {gap}");
+
+        // Every live row of every ring, frontier and cache.
+        let saved = runner.saved();
+        let payload = saved[HEADER_BYTES..].as_chunks().0.iter().map(|&b| f32::from_le_bytes(b));
+        let wanted = live_parts(&fixture, &tiny, ids.len()).into_iter().flat_map(|p| p.values);
+        let wanted: Vec<f32> = wanted.collect();
+        assert_eq!(payload.len(), wanted.len());
+        let known = payload.zip(wanted).filter(|(_, wanted)| !wanted.is_nan());
+        let (found, wanted): (Vec<f32>, Vec<f32>) = known.unzip();
+        let gap = distance(&found, &wanted);
+        assert!(gap < TOLERANCE, "{name}: cached rows {gap}");
+    }
+}
+
+/// Size of a saved state's header.
+const HEADER_BYTES: usize = 100;
+
+/// Live values of one buffer.
+struct Part {
+    values: Vec<f32>,
+    /// FP4 rows, when round trips are on.
+    index_rows: bool,
+}
+
+/// What the fixture has of the state at a position, in the order of a saved state. It was taken
+/// after the last token; an earlier position of the same open groups has fewer rows of them.
+fn live_parts(fixture: &Fixture, tiny: &Tiny, position: usize) -> Vec<Part> {
+    let shape = &tiny.shape;
+    let mut parts = Vec::new();
+    let mut add = |values: Vec<f32>, index_rows| parts.push(Part { values, index_rows });
+    for layer in 0..shape.layers {
+        let ring = fixture.f32(&format!("kv_window.{layer}"));
+        let row = |t: usize| &ring[t % shape.window * shape.head_width..][..shape.head_width];
+        let first = position - (shape.window - 1);
+        add((first..position).flat_map(row).copied().collect(), false);
+    }
+    for (layer, &ratio) in shape.ratios.iter().enumerate().filter(|(_, r)| **r > 0) {
+        let open = position % ratio;
+        let kv_rows = fixture.f32(&format!("kv_comp.{layer}"));
+        for name in ["state_kv", "state_score"] {
+            let frontier = fixture.f32(&format!("{name}.{layer}"));
+            let (width, d) = (fixture.shape(&format!("{name}.{layer}"))[1], shape.head_width);
+            if ratio == 4 {
+                add((0..4).flat_map(|r| &frontier[r * width..][..d]).copied().collect(), false);
+                add(frontier[4 * width..][..open * width].to_vec(), false);
+            } else {
+                add(frontier[..open * width].to_vec(), false);
+            }
+        }
+        add(kv_rows[..position / ratio * shape.head_width].to_vec(), false);
+        if ratio == 4 {
+            add_index(fixture, layer, &mut add, position);
+        }
+    }
+    parts
+}
+
+/// The indexer's part: the fixtures have its rows, but not its frontiers, which no row needs before
+/// its group closes.
+fn add_index(
+    fixture: &Fixture,
+    layer: usize,
+    add: &mut impl FnMut(Vec<f32>, bool),
+    position: usize,
+) {
+    let width = fixture.shape(&format!("index_k.{layer}"))[1];
+    for _ in ["values", "scores"] {
+        add(vec![f32::NAN; 4 * width], false);
+        add(vec![f32::NAN; position % 4 * 2 * width], false);
+    }
+    let rows = fixture.f32(&format!("index_k.{layer}"));
+    add(rows[..position / 4 * width].to_vec(), true);
+}
+
+/// Feeds the fixture's streams into every layer and keeps what comes out.
+struct Fed<'f> {
+    fixture: &'f Fixture,
+    seen: Seen,
+}
+
+impl Observer for Fed<'_> {
+    fn floats(&mut self, at: At, width: usize, values: &mut [f32]) -> bool {
+        self.seen.floats(at, width, values);
+        if at.what != What::LayerIn {
+            return false;
+        }
+        let streams = self.fixture.f32(&format!("layer_in.{}", at.layer));
+        values.copy_from_slice(&streams[streams.len() - width..]);
+        true
+    }
+
+    fn ids(&mut self, at: At, width: usize, ids: &[u32]) {
+        self.seen.ids(at, width, ids);
+    }
+}
+
+/// Bytes of a state as [`ironstar_model::State::restore`] reads them, under the header of an empty
+/// one.
+fn saved_state(empty: &[u8], parts: &[Part], position: usize) -> Vec<u8> {
+    let mut payload = Vec::new();
+    for part in parts {
+        if part.index_rows {
+            let mut rows = vec![0; part.values.len() / 128 * 68];
+            ironstar_quant::fp4::encode_rows(&part.values, &mut rows);
+            payload.extend_from_slice(&rows);
+        } else {
+            payload.extend(part.values.iter().flat_map(|v| v.to_le_bytes()));
+        }
+    }
+    let mut checksum = ironstar_model::Fingerprint::default();
+    checksum.add(&payload);
+    let number = |n: usize| u64::try_from(n).unwrap().to_le_bytes();
+    [&empty[..76], &number(position), &number(payload.len()), &checksum.bytes()[..8], &payload]
+        .concat()
+}
+
+/// With round trips whole runs are chaotic, but a layer is not: from the reference's cached rows
+/// and streams at the last position, every block gives the reference's output.
+#[test]
+fn rounded_mode_layer_by_layer_from_the_references_state() {
+    for (tiny, name) in models() {
+        let fixture = Fixture::open(&format!("oracle/official_{name}_qat.safetensors"));
+        let ids = fixture.tokens("ids");
+        let (cpu, options) = exact();
+        let options = Options { round_trips: true, ..options };
+        let mut runner = Runner::new(&tiny.gguf(), None, (cpu, options), 512);
+        let last = ids.len() - 1;
+        let bytes = saved_state(&runner.saved(), &live_parts(&fixture, &tiny, last), last);
+        runner.state.restore(&mut runner.cpu, &bytes).unwrap();
+        let mut fed = Fed { fixture: &fixture, seen: Seen::default() };
+        let wanted = Wanted { logits: LogitsFor::Last, drafts: LogitsFor::None };
+        let out = runner.watched(&ids[last..], &wanted, Some(&mut fed));
+
+        let ends_like = |found: &[f32], what: &str| {
+            let all = fixture.f32(what);
+            let gap = distance(found, &all[all.len() - found.len()..]);
+            assert!(gap < TOLERANCE, "{name}, {what}: {gap}");
+        };
+        for (at, values) in &fed.seen.floats {
+            let key = match at.what {
+                What::LayerIn => "layer_in",
+                What::AttentionOut => "attn_out",
+                What::FfnOut => "ffn_out",
+                _ => "route_w",
+            };
+            ends_like(values, &format!("{key}.{}", at.layer));
+        }
+        ends_like(out.logits.values(), "logits_full");
+        for (at, found) in &fed.seen.ids {
+            let key = if at.what == What::Experts { "topk" } else { "index_topk" };
+            let all = fixture.int(&format!("{key}.{}", at.layer));
+            let mut wanted = all[all.len() - found.len()..].to_vec();
+            wanted.sort_unstable();
+            assert!(found.iter().map(|&id| i64::from(id)).eq(wanted), "{name}, {at:?}");
+        }
+        assert_eq!(fed.seen.floats.len(), 4 * tiny.shape.layers + 1);
     }
 }
 
