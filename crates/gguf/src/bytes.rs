@@ -1,6 +1,10 @@
-//! Bytes that keep their owner alive: a range of a mapped file, a vector, a part of the binary.
+//! Bytes that keep their owner alive: a range of a mapped file, a vector, a part of the program.
 
+use crate::Error;
+use std::fs::File;
+use std::io::Read;
 use std::ops::{Deref, Range};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Where bytes live.
@@ -48,4 +52,55 @@ impl AsRef<[u8]> for Bytes {
     fn as_ref(&self) -> &[u8] {
         self
     }
+}
+
+/// Maps a file for reading; only regular files that are not empty.
+pub(crate) fn map(path: &Path) -> Result<Store, Error> {
+    let file = open(path, "a model file is wanted")?;
+    // SAFETY: the map is only read. If another process shortens or rewrites the file meanwhile,
+    // reads may fault or see new bytes; `Gguf::open` documents that, and whoever uses the bytes
+    // takes any value.
+    let map = unsafe { memmap2::Mmap::map(&file) };
+    let failed = |source| Error::Io { doing: "mapping", file: path.display().to_string(), source };
+    map.map(Store::Map).map_err(failed)
+}
+
+/// Reads a text file of at most `bytes_max`.
+pub(crate) fn read_text(path: &Path, bytes_max: u64) -> Result<String, Error> {
+    let file = open(path, "a JSON text is wanted")?;
+    let mut text = String::new();
+    let read = file.take(bytes_max + 1).read_to_string(&mut text);
+    let wrong = |found: &str| {
+        let wanted = format!("UTF-8 of at most {bytes_max} bytes is wanted");
+        crate::error::format(&path.display().to_string(), "text", found, wanted)
+    };
+    match read {
+        Ok(bytes) if bytes as u64 > bytes_max => Err(wrong("it is longer")),
+        Ok(_) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            Err(wrong("it is not UTF-8"))
+        }
+        Err(source) => {
+            Err(Error::Io { doing: "reading", file: path.display().to_string(), source })
+        }
+    }
+}
+
+/// Opens a regular file that is not empty. It is looked at before it is opened, since opening a
+/// pipe may wait for ever.
+fn open(path: &Path, wanted: &'static str) -> Result<File, Error> {
+    let failed =
+        |doing| move |source| Error::Io { doing, file: path.display().to_string(), source };
+    let unfit = |found| Error::NotAFile { file: path.display().to_string(), found, wanted };
+    let about = std::fs::metadata(path).map_err(failed("opening"))?;
+    if about.is_dir() {
+        return Err(unfit("it is a folder"));
+    }
+    if !about.is_file() {
+        return Err(unfit("it is a device or a pipe"));
+    }
+    if about.len() == 0 {
+        return Err(unfit("the file is empty"));
+    }
+    File::open(path).map_err(failed("opening"))
 }

@@ -1,137 +1,24 @@
 //! An opened model: one or more files, their tensors checked to lie inside.
 
-use crate::bytes::{Bytes, Store};
-use crate::{Error, Metadata, header};
-use ironstar_quant::Format;
+use crate::bytes::{Bytes, Store, map};
+use crate::error;
+use crate::header::{self, Header, RawTensor};
+use crate::tensor::{TensorInfo, TensorKind, TensorSpan, element_count};
+use crate::{Error, Metadata};
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most parts of a split model.
-pub const PARTS_MAX: u64 = 1024;
-
-/// What a tensor is stored as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are GGUF's own")]
-pub enum TensorKind {
-    /// Blocks of a format that we know.
-    Block(Format),
-    I8,
-    I16,
-    I32,
-    I64,
-    F64,
-    /// A type that we do not know: listed, but not readable.
-    Other(u32),
-}
-
-impl TensorKind {
-    /// From GGUF's number.
-    #[must_use]
-    pub fn from_gguf_id(id: u32) -> Self {
-        match (Format::from_gguf_id(id), id) {
-            (Some(format), _) => TensorKind::Block(format),
-            (None, 24) => TensorKind::I8,
-            (None, 25) => TensorKind::I16,
-            (None, 26) => TensorKind::I32,
-            (None, 27) => TensorKind::I64,
-            (None, 28) => TensorKind::F64,
-            (None, other) => TensorKind::Other(other),
-        }
-    }
-
-    /// GGUF's number.
-    #[must_use]
-    pub fn gguf_id(self) -> u32 {
-        match self {
-            TensorKind::Block(format) => format.info().gguf_id,
-            TensorKind::I8 => 24,
-            TensorKind::I16 => 25,
-            TensorKind::I32 => 26,
-            TensorKind::I64 => 27,
-            TensorKind::F64 => 28,
-            TensorKind::Other(id) => id,
-        }
-    }
-
-    /// Name for people.
-    #[must_use]
-    pub fn name(self) -> String {
-        match self {
-            TensorKind::Block(format) => format.info().name.to_owned(),
-            TensorKind::I8 => "I8".into(),
-            TensorKind::I16 => "I16".into(),
-            TensorKind::I32 => "I32".into(),
-            TensorKind::I64 => "I64".into(),
-            TensorKind::F64 => "F64".into(),
-            TensorKind::Other(id) => format!("type {id}"),
-        }
-    }
-
-    /// Bytes of a tensor with these dims; `None` if the type is unknown, a row is not whole blocks, or the
-    /// number does not fit.
-    #[must_use]
-    pub fn bytes(self, dims: &[u64]) -> Option<u64> {
-        let (columns, outer) = dims.split_first()?;
-        let row = match self {
-            TensorKind::Block(format) => format.row_bytes(usize::try_from(*columns).ok()?)? as u64,
-            TensorKind::I8 => *columns,
-            TensorKind::I16 => columns.checked_mul(2)?,
-            TensorKind::I32 => columns.checked_mul(4)?,
-            TensorKind::I64 | TensorKind::F64 => columns.checked_mul(8)?,
-            TensorKind::Other(_) => return None,
-        };
-        outer.iter().try_fold(row, |bytes, dim| bytes.checked_mul(*dim))
-    }
-}
-
-/// A range that a file alleges; only [`TensorSpan::check`] makes a range of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TensorSpan {
-    start: u64,
-    bytes: u64,
-}
-
-impl TensorSpan {
-    /// The range, if it lies inside `len` bytes.
-    fn check(self, len: usize) -> Option<std::ops::Range<usize>> {
-        let start = usize::try_from(self.start).ok()?;
-        let end = start.checked_add(usize::try_from(self.bytes).ok()?)?;
-        (end <= len).then_some(start..end)
-    }
-}
-
-/// A tensor of an opened model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TensorInfo {
-    /// Its name.
+pub(crate) struct Part {
     pub name: String,
-    /// What it is stored as.
-    pub kind: TensorKind,
-    /// Dims, innermost first as in the file.
-    pub dims: Vec<u64>,
-    /// Which file of a split model holds it.
-    pub part: usize,
-    span: Option<TensorSpan>,
-}
-
-impl TensorInfo {
-    /// Bytes it takes in the file; `None` if its type is unknown.
-    #[must_use]
-    pub fn byte_count(&self) -> Option<u64> {
-        self.span.map(|span| span.bytes)
-    }
-}
-
-struct Part {
-    name: String,
-    store: Arc<Store>,
+    pub store: Arc<Store>,
 }
 
 /// An opened model.
+///
+/// Invariant: the span of every tensor lies inside its part; names differ over all parts.
 pub struct Gguf {
-    parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
@@ -139,22 +26,24 @@ pub struct Gguf {
 
 impl Gguf {
     /// Opens a file, and its other parts if it is split (`NAME-00001-of-00003.gguf`).
+    ///
+    /// Files are mapped, not read. They must not be shortened or written to while the model is in
+    /// use: a map shows such a change at once, and reading past a new end kills the process.
+    /// Replacing a file by renaming another over it is safe.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let mut gguf = Gguf::from_store(path.display().to_string(), map(path)?)?;
-        if let Some(count) = gguf.metadata.opt_u64("split.count")?.filter(|count| *count > 1) {
-            gguf.open_parts(path, count)?;
-        }
+        gguf.open_other_parts(path)?;
         Ok(gguf)
     }
 
-    /// Reads a model that lies in memory.
+    /// Reads a model that lies in memory, whole: not split.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, Error> {
-        Gguf::from_store("a model in memory".into(), Store::Vec(bytes))
+        Gguf::from_store("the model in memory".into(), Store::Vec(bytes))?.whole()
     }
 
     /// Reads a model that is part of the program.
     pub fn from_static(bytes: &'static [u8]) -> Result<Self, Error> {
-        Gguf::from_store("the bundled model".into(), Store::Static(bytes))
+        Gguf::from_store("the bundled model".into(), Store::Static(bytes))?.whole()
     }
 
     /// Keys and values (of the first part).
@@ -175,150 +64,106 @@ impl Gguf {
         self.by_name.get(name).map(|index| &self.tensors[*index])
     }
 
-    /// The bytes of a tensor.
+    /// The bytes of a tensor of this model, without a copy.
     pub fn bytes(&self, tensor: &TensorInfo) -> Result<Bytes, Error> {
-        let part = self.parts.get(tensor.part);
-        let found = part
-            .zip(tensor.span)
-            .and_then(|(part, span)| Bytes::new(&part.store, span.check(part.store.len())?));
-        found.ok_or_else(|| Error::Format {
-            file: part.map_or("this model".into(), |part| part.name.clone()),
-            field: tensor.name.clone(),
-            found: format!("its type is {}", tensor.kind.name()),
-            wanted: "a type that this program knows is wanted; a newer program may read it".into(),
-        })
+        let wrong = |file: &str, found: String, wanted: &str| {
+            Err(error::format(file, &format!("tensor '{}'", tensor.name), found, wanted))
+        };
+        let part = match self.parts.get(tensor.part) {
+            Some(part) if self.tensor(&tensor.name) == Some(tensor) => part,
+            _ => {
+                let file = &self.metadata.file;
+                return wrong(file, "it is of another model".into(), "one of this is wanted");
+            }
+        };
+        let bytes = tensor.span.and_then(|span| {
+            let range = span.check(part.store.len())?;
+            Bytes::new(&part.store, range)
+        });
+        match bytes {
+            Some(bytes) => Ok(bytes),
+            None => {
+                let found = format!("it is stored as {}", tensor.kind.name());
+                let wanted = "a type that this program knows is wanted; a newer one may read it";
+                wrong(&part.name, found, wanted)
+            }
+        }
     }
 
     fn from_store(name: String, store: Store) -> Result<Self, Error> {
-        let header = header::read(&name, &store)?;
-        let mut gguf = Gguf {
-            parts: Vec::new(),
-            metadata: header.metadata.clone(),
-            tensors: Vec::new(),
-            by_name: HashMap::new(),
-        };
-        gguf.add(name, store, header)?;
+        let Header { metadata, tensors, data_start, alignment } = header::read(&name, &store)?;
+        let mut gguf =
+            Gguf { parts: Vec::new(), metadata, tensors: Vec::new(), by_name: HashMap::new() };
+        gguf.add(name, store, tensors, Data { start: data_start, alignment })?;
         Ok(gguf)
     }
 
     /// Takes in the tensors of one file, each checked to lie inside it.
-    fn add(&mut self, name: String, store: Store, header: header::Header) -> Result<(), Error> {
-        for raw in header.tensors {
-            let kind = TensorKind::from_gguf_id(raw.kind);
-            let wrong = |found: String, wanted: &str| Error::Format {
-                file: name.clone(),
-                field: format!("tensor '{}'", raw.name),
-                found,
-                wanted: wanted.to_owned(),
-            };
-            if raw.offset % header.alignment != 0 {
-                let found = format!("its data is at offset {}", raw.offset);
-                return Err(wrong(found, &format!("a multiple of {} is wanted", header.alignment)));
+    pub(crate) fn add(
+        &mut self,
+        name: String,
+        store: Store,
+        tensors: Vec<RawTensor>,
+        data: Data,
+    ) -> Result<(), Error> {
+        self.tensors.reserve(tensors.len());
+        self.by_name.reserve(tensors.len());
+        for raw in tensors {
+            let tensor = data.checked(&name, store.len(), raw, self.parts.len())?;
+            let index = self.tensors.len();
+            if self.by_name.insert(tensor.name.clone(), index).is_some() {
+                let field = format!("tensor '{}'", tensor.name);
+                return Err(error::format(&name, &field, "it occurs twice", "names must differ"));
             }
-            let span = match (kind, kind.bytes(&raw.dims)) {
-                (TensorKind::Other(_), _) => None,
-                (_, Some(bytes)) => {
-                    let start = header.data_start.checked_add(raw.offset);
-                    let span = start.map(|start| TensorSpan { start, bytes });
-                    let inside = span.filter(|span| span.check(store.len()).is_some());
-                    Some(inside.ok_or_else(|| {
-                        let found = format!(
-                            "it claims {bytes} bytes at offset {} of the data, and the file has {} bytes",
-                            raw.offset,
-                            store.len()
-                        );
-                        wrong(found, "it must lie inside; the file was cut short or is damaged")
-                    })?)
-                }
-                (_, None) => {
-                    let found = format!("dims {:?} of type {}", raw.dims, kind.name());
-                    return Err(wrong(found, "rows of whole blocks of a possible size are wanted"));
-                }
-            };
-            if self.by_name.contains_key(&raw.name) {
-                return Err(wrong(
-                    "the tensor is also in an earlier part".into(),
-                    "names must differ",
-                ));
-            }
-            self.by_name.insert(raw.name.clone(), self.tensors.len());
-            let part = self.parts.len();
-            self.tensors.push(TensorInfo { name: raw.name, kind, dims: raw.dims, part, span });
+            self.tensors.push(tensor);
         }
         self.parts.push(Part { name, store: Arc::new(store) });
         Ok(())
     }
-
-    fn open_parts(&mut self, first: &Path, count: u64) -> Result<(), Error> {
-        let file = first.display().to_string();
-        let wrong = |field: &str, found: String, wanted: String| Error::Format {
-            file: file.clone(),
-            field: field.to_owned(),
-            found,
-            wanted,
-        };
-        if count > PARTS_MAX {
-            return Err(wrong(
-                "split.count",
-                count.to_string(),
-                format!("at most {PARTS_MAX} is wanted"),
-            ));
-        }
-        if let Some(number) = self.metadata.opt_u64("split.no")?.filter(|number| *number != 0) {
-            let found = format!("this is part {} of {count}", number + 1);
-            return Err(wrong("split.no", found, "open the first part (-00001-of-)".into()));
-        }
-        let ending = format!("-00001-of-{count:05}.gguf");
-        let name = first.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let stem = name.strip_suffix(&ending).ok_or_else(|| {
-            let found = format!("the file is called '{name}' and is the first of {count} parts");
-            wrong("split.count", found, format!("a name that ends in '{ending}' is wanted"))
-        })?;
-        for number in 2..=count {
-            let path = first.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"));
-            let part = path.display().to_string();
-            let store = map(&path)?;
-            let header = header::read(&part, &store)?;
-            let found =
-                (header.metadata.opt_u64("split.no")?, header.metadata.opt_u64("split.count")?);
-            if found != (Some(number - 1), Some(count)) {
-                let found = format!("{part} says it is part {:?} of {:?}", found.0, found.1);
-                let wanted = format!("part {} of {count} is wanted (counted from 0)", number - 1);
-                return Err(wrong("split.no", found, wanted));
-            }
-            self.add(part, store, header)?;
-        }
-        let wanted = self.metadata.opt_u64("split.tensors.count")?;
-        match wanted.filter(|wanted| *wanted != self.tensors.len() as u64) {
-            Some(wanted) => Err(wrong(
-                "split.tensors.count",
-                format!("the parts hold {} tensors", self.tensors.len()),
-                format!("{wanted} are announced; parts of different models may be mixed"),
-            )),
-            None => Ok(()),
-        }
-    }
 }
 
-/// Maps a file for reading.
-pub(crate) fn map(path: &Path) -> Result<Store, Error> {
-    let failed =
-        |doing| move |source| Error::Io { doing, file: path.display().to_string(), source };
-    let file = File::open(path).map_err(failed("opening"))?;
-    let about = file.metadata().map_err(failed("reading"))?;
-    if !about.is_file() {
-        return Err(Error::Format {
-            file: path.display().to_string(),
-            field: "the path".into(),
-            found: "it is not a file".into(),
-            wanted: "name a file".into(),
-        });
+/// Where the data of a file is.
+#[derive(Clone, Copy)]
+pub(crate) struct Data {
+    pub start: u64,
+    pub alignment: u64,
+}
+
+impl Data {
+    /// A tensor, checked: possible dims, an aligned offset, data inside a file of `len` bytes.
+    /// Tensors may overlap: synthetic files share data that way.
+    fn checked(
+        self,
+        file: &str,
+        len: usize,
+        raw: RawTensor,
+        part: usize,
+    ) -> Result<TensorInfo, Error> {
+        let field = format!("tensor '{}'", raw.name);
+        let wrong = |found: String, wanted: &str| error::format(file, &field, found, wanted);
+        let kind = TensorKind::from_gguf_id(raw.kind);
+        let bytes = kind.bytes(&raw.dims);
+        let sized = bytes.is_some() || matches!(kind, TensorKind::Other(_));
+        if element_count(&raw.dims).is_none() || !sized {
+            let found = format!("dims {:?} of type {}", raw.dims, kind.name());
+            return Err(wrong(found, "dims above zero and rows of whole blocks are wanted"));
+        }
+        if !raw.offset.is_multiple_of(self.alignment) {
+            let found = format!("its data is at offset {}", raw.offset);
+            return Err(wrong(found, &format!("a multiple of {} is wanted", self.alignment)));
+        }
+        let span = match bytes {
+            None => None,
+            Some(bytes) => {
+                let start = self.start.saturating_add(raw.offset);
+                let span = TensorSpan { start, bytes };
+                if span.check(len).is_none() {
+                    let left = (len as u64).saturating_sub(start);
+                    return Err(error::truncated(file, &field, bytes, left));
+                }
+                Some(span)
+            }
+        };
+        Ok(TensorInfo { name: raw.name, kind, dims: raw.dims, part, span })
     }
-    if about.len() == 0 {
-        return Ok(Store::Vec(Vec::new()));
-    }
-    // SAFETY: the map is only read. If another process truncates or rewrites the file, reads may fault or see
-    // new bytes; every consumer treats the bytes as hostile, and the manual says not to write to a file in use.
-    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(failed("mapping"))?;
-    Ok(Store::Map(map))
 }

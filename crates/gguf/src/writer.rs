@@ -1,7 +1,12 @@
-//! Writing a GGUF file as a stream: the header first, then each tensor's data as it is made.
+//! Writing a GGUF file as a stream: all metadata, then all tensors' descriptions, then each
+//! tensor's data as it is made. Nothing but the header is held in memory.
 
-use crate::header::{ALIGNMENT_DEFAULT, MAGIC, VERSION};
-use crate::{Array, Error, TensorKind, Value};
+use crate::header::{
+    ALIGNMENT_DEFAULT, ALIGNMENT_KEY, ALIGNMENT_MAX, ARRAY_DEPTH_MAX, ENTRIES_MAX,
+    HEADER_BYTES_MAX, MAGIC, TENSORS_MAX, VERSION,
+};
+use crate::{Array, Error, TensorKind, Value, error};
+use std::collections::HashSet;
 use std::io::{Seek, SeekFrom, Write};
 
 struct Planned {
@@ -9,19 +14,29 @@ struct Planned {
     kind: TensorKind,
     dims: Vec<u64>,
     bytes: u64,
+    /// From the start of the data.
     offset: u64,
 }
 
-/// Writes a file: all metadata, then all tensors' descriptions, then all data, each in its order.
+/// Writes a file that [`crate::Gguf`] reads, never past the reader's limits.
+///
+/// Invariant, pair of the reader's: every offset is a multiple of the alignment, data of a tensor
+/// follows the padded end of the one before, and the last one is padded too. After an error the
+/// file is incomplete, and [`Writer::finish`] must not be expected to succeed.
 pub struct Writer<W> {
     out: W,
     entries: Vec<(String, Value)>,
     tensors: Vec<Planned>,
+    names: HashSet<String>,
     alignment: u64,
-    /// Tensors whose data is complete, and bytes written of the next.
-    done: usize,
-    partial: u64,
+    /// Where the next announced tensor's data goes, from the start of the data.
+    end: u64,
+    /// Where the data starts in the file, once the header is written.
     data_start: Option<u64>,
+    /// Tensors whose data is complete.
+    complete: usize,
+    /// Bytes written of the tensor after those.
+    partial: u64,
 }
 
 impl<W: Write + Seek> Writer<W> {
@@ -31,88 +46,149 @@ impl<W: Write + Seek> Writer<W> {
             out,
             entries: Vec::new(),
             tensors: Vec::new(),
+            names: HashSet::new(),
             alignment: ALIGNMENT_DEFAULT,
-            done: 0,
-            partial: 0,
+            end: 0,
             data_start: None,
+            complete: 0,
+            partial: 0,
         }
     }
 
-    /// Adds a key. `general.alignment` sets the alignment of the data.
+    /// Adds a key; all keys come before the first tensor. `general.alignment` (a u32) sets the
+    /// alignment of the data.
     pub fn metadata(&mut self, key: &str, value: Value) -> Result<(), Error> {
-        if self.entries.iter().any(|(known, _)| known == key) {
-            return Err(wrong(key, "the key was given twice", "keys must differ"));
+        if self.data_start.is_some() || !self.tensors.is_empty() {
+            return Err(wrong(key, "a tensor was announced before", "give all metadata first"));
         }
-        if key == "general.alignment" {
-            match value {
-                Value::U32(n) if n.is_power_of_two() => self.alignment = n.into(),
+        if self.entries.iter().any(|(known, _)| known == key) {
+            return Err(wrong(key, "the metadata key was given twice", "keys must differ"));
+        }
+        if self.entries.len() == ENTRIES_MAX {
+            let wanted = format!("a file has at most {ENTRIES_MAX}");
+            return Err(wrong(key, "it is one metadata key too many", &wanted));
+        }
+        if matches!(&value, Value::Array(array) if array.depth() > ARRAY_DEPTH_MAX) {
+            let wanted = format!("arrays are nested at most {ARRAY_DEPTH_MAX} deep");
+            return Err(wrong(key, "arrays in arrays", &wanted));
+        }
+        if key == ALIGNMENT_KEY {
+            self.alignment = match value {
+                Value::U32(n) if n.is_power_of_two() && u64::from(n) <= ALIGNMENT_MAX => n.into(),
                 _ => {
-                    return Err(wrong(
-                        key,
-                        "no power of two",
-                        "a u32 that is a power of two is wanted",
-                    ));
+                    let wanted = format!("a u32, a power of two up to {ALIGNMENT_MAX}, is wanted");
+                    return Err(wrong(key, "another value", &wanted));
                 }
-            }
+            };
         }
         self.entries.push((key.to_owned(), value));
         Ok(())
     }
 
-    /// Announces a tensor; its data must follow in the same order.
+    /// Announces a tensor (dims innermost first); its data must follow in the same order.
     pub fn tensor(&mut self, name: &str, kind: TensorKind, dims: &[u64]) -> Result<(), Error> {
         if self.data_start.is_some() {
             return Err(wrong(name, "data was already written", "announce all tensors first"));
         }
-        let bytes = kind.bytes(dims).filter(|_| dims.len() <= 4).ok_or_else(|| {
+        let Some(bytes) = kind.bytes(dims) else {
             let found = format!("dims {dims:?} of type {}", kind.name());
-            wrong(name, &found, "1 to 4 dims and rows of whole blocks are wanted")
-        })?;
-        if self.tensors.iter().any(|tensor| tensor.name == name) {
+            let wanted = "1 to 4 dims above zero and rows of whole blocks are wanted";
+            return Err(wrong(name, &found, wanted));
+        };
+        let padded = self.end.checked_add(bytes);
+        let end = padded.and_then(|end| end.checked_next_multiple_of(self.alignment));
+        let Some(end) = end.filter(|_| self.tensors.len() < TENSORS_MAX) else {
+            let wanted = format!("at most {TENSORS_MAX} tensors and 2^64 bytes are wanted");
+            return Err(wrong(name, "it is one tensor too many", &wanted));
+        };
+        if !self.names.insert(name.to_owned()) {
             return Err(wrong(name, "the tensor was announced twice", "names must differ"));
         }
-        let end = self.tensors.last().map_or(0, |last| last.offset + last.bytes);
-        let offset = end.next_multiple_of(self.alignment);
-        self.tensors.push(Planned {
-            name: name.to_owned(),
-            kind,
-            dims: dims.to_vec(),
-            bytes,
-            offset,
-        });
+        let (name, dims, offset) = (name.to_owned(), dims.to_vec(), self.end);
+        self.tensors.push(Planned { name, kind, dims, bytes, offset });
+        self.end = end;
         Ok(())
     }
 
-    /// Writes the next bytes of a tensor, which must be the first that is not complete.
-    pub fn data(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
-        self.start_data()?;
-        let Some(next) = self.tensors.get(self.done).filter(|next| next.name == name) else {
-            return Err(wrong(
-                name,
-                "it is not this tensor's turn",
-                "write data in the announced order",
-            ));
-        };
-        let left = next.bytes - self.partial;
-        if bytes.len() as u64 > left {
-            let found = format!("{} bytes were given", bytes.len());
-            return Err(wrong(name, &found, &format!("only {left} are left of the tensor")));
-        }
-        self.out.write_all(bytes).map_err(io)?;
-        self.partial += bytes.len() as u64;
-        if self.partial == next.bytes {
-            self.done += 1;
-            self.partial = 0;
-            self.pad()?;
-        }
-        Ok(())
-    }
-
-    /// Writes the header if that was not done yet, and gives where tensor data starts in the file.
+    /// Writes the header if that was not done yet, and gives where data starts in the file.
     pub fn start_data(&mut self) -> Result<u64, Error> {
         if let Some(start) = self.data_start {
             return Ok(start);
         }
+        let header = self.header()?;
+        self.out.write_all(&header).map_err(io)?;
+        let start = header.len() as u64;
+        self.data_start = Some(start);
+        Ok(start)
+    }
+
+    /// Writes the next bytes of a tensor, which must be the first that is not complete. How its
+    /// data is cut into calls makes no difference to the file.
+    pub fn data(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        self.start_data()?;
+        let Some(next) = self.tensors.get(self.complete).filter(|next| next.name == name) else {
+            let found = match self.tensors.get(self.complete) {
+                Some(next) => format!("the next tensor is '{}'", next.name),
+                None => "all tensors are complete".into(),
+            };
+            return Err(wrong(name, &found, "write data in the order of announcement"));
+        };
+        let left = next.bytes - self.partial;
+        let given = bytes.len() as u64;
+        if given > left {
+            let wanted = format!("only {left} are left of the tensor");
+            return Err(wrong(name, &format!("{given} bytes were given"), &wanted));
+        }
+        self.out.write_all(bytes).map_err(io)?;
+        self.partial += given;
+        if given == left {
+            let padding = self.offset(self.complete + 1) - (next.offset + next.bytes);
+            let zeros = vec![0; usize::try_from(padding).expect("padding is below 2^20")];
+            self.out.write_all(&zeros).map_err(io)?;
+            self.complete += 1;
+            self.partial = 0;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a file whose first `count` tensors are already complete, header included:
+    /// the header is written again, their data is passed over.
+    pub fn skip(&mut self, count: usize) -> Result<(), Error> {
+        if count > self.tensors.len() {
+            let found = format!("{count} tensors are to be skipped");
+            return Err(wrong("data", &found, &format!("{} are announced", self.tensors.len())));
+        }
+        let start = self.start_data()?;
+        self.out.seek(SeekFrom::Start(start + self.offset(count))).map_err(io)?;
+        self.complete = count;
+        self.partial = 0;
+        Ok(())
+    }
+
+    /// Ends the file; every announced tensor must be complete.
+    pub fn finish(mut self) -> Result<W, Error> {
+        let start = self.start_data()?;
+        if let Some(missing) = self.tensors.get(self.complete) {
+            let found = format!("{} of {} bytes were written", self.partial, missing.bytes);
+            return Err(wrong(&missing.name, &found, "all data is wanted before the end"));
+        }
+        let (position, wanted) = (self.out.stream_position().map_err(io)?, start + self.end);
+        if position != wanted {
+            let found = format!("the file ends at byte {position}");
+            let wanted = format!("{wanted} is its end; begin with an empty file");
+            return Err(wrong("data", &found, &wanted));
+        }
+        self.out.flush().map_err(io)?;
+        Ok(self.out)
+    }
+
+    /// Where a tensor's data starts, from the start of the data; the end for the one past the last.
+    fn offset(&self, index: usize) -> u64 {
+        self.tensors.get(index).map_or(self.end, |tensor| tensor.offset)
+    }
+
+    /// The header, padded.
+    fn header(&self) -> Result<Vec<u8>, Error> {
         let mut header = Vec::new();
         header.extend(MAGIC);
         header.extend(VERSION.to_le_bytes());
@@ -120,66 +196,29 @@ impl<W: Write + Seek> Writer<W> {
         header.extend((self.entries.len() as u64).to_le_bytes());
         for (key, value) in &self.entries {
             put_text(&mut header, key.as_bytes());
-            header.extend(value_id(value).to_le_bytes());
+            header.extend(value.type_id().to_le_bytes());
             put_value(&mut header, value);
         }
         for tensor in &self.tensors {
             put_text(&mut header, tensor.name.as_bytes());
-            #[expect(clippy::cast_possible_truncation, reason = "checked to be at most 4")]
-            header.extend((tensor.dims.len() as u32).to_le_bytes());
-            tensor.dims.iter().for_each(|dim| header.extend(dim.to_le_bytes()));
+            let dims = u32::try_from(tensor.dims.len()).expect("a kind has a size at 1 to 4 dims");
+            header.extend(dims.to_le_bytes());
+            header.extend(tensor.dims.iter().flat_map(|dim| dim.to_le_bytes()));
             header.extend(tensor.kind.gguf_id().to_le_bytes());
             header.extend(tensor.offset.to_le_bytes());
         }
-        let start = (header.len() as u64).next_multiple_of(self.alignment);
-        header.resize(usize::try_from(start).unwrap_or(usize::MAX), 0);
-        self.out.write_all(&header).map_err(io)?;
-        self.data_start = Some(start);
-        Ok(start)
-    }
-
-    /// Goes on with a file whose first `count` tensors are already complete.
-    pub fn skip(&mut self, count: usize) -> Result<(), Error> {
-        let start = self.start_data()?;
-        let end = match self.tensors.get(count) {
-            Some(next) => next.offset,
-            None => self.tensors.last().map_or(0, |last| last.offset + last.bytes),
-        };
-        self.done = count.min(self.tensors.len());
-        self.partial = 0;
-        self.out.seek(SeekFrom::Start(start + end)).map_err(io)?;
-        Ok(())
-    }
-
-    /// Ends the file; every announced tensor must be complete.
-    pub fn finish(mut self) -> Result<W, Error> {
-        self.start_data()?;
-        if let Some(missing) = self.tensors.get(self.done) {
-            let found = format!("{} of {} bytes were written", self.partial, missing.bytes);
-            return Err(wrong(&missing.name, &found, "all data is wanted before the end"));
+        if header.len() as u64 > HEADER_BYTES_MAX {
+            let wanted = format!("at most {HEADER_BYTES_MAX} are read");
+            return Err(wrong("header", &format!("{} bytes", header.len()), &wanted));
         }
-        self.out.flush().map_err(io)?;
-        Ok(self.out)
-    }
-
-    /// Zeros up to the next tensor's offset.
-    fn pad(&mut self) -> Result<(), Error> {
-        let (before, next) = (&self.tensors[self.done - 1], self.tensors.get(self.done));
-        let Some(next) = next else { return Ok(()) };
-        let gap = next.offset - (before.offset + before.bytes);
-        std::io::copy(&mut std::io::Read::take(std::io::repeat(0), gap), &mut self.out)
-            .map_err(io)?;
-        Ok(())
+        let alignment = usize::try_from(self.alignment).expect("alignment is at most 2^20");
+        header.resize(header.len().next_multiple_of(alignment), 0);
+        Ok(header)
     }
 }
 
 fn wrong(field: &str, found: &str, wanted: &str) -> Error {
-    Error::Format {
-        file: "the file being written".into(),
-        field: field.to_owned(),
-        found: found.to_owned(),
-        wanted: wanted.to_owned(),
-    }
+    error::format("the file being written", field, found, wanted)
 }
 
 fn io(source: std::io::Error) -> Error {
@@ -189,24 +228,6 @@ fn io(source: std::io::Error) -> Error {
 fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend((text.len() as u64).to_le_bytes());
     out.extend(text);
-}
-
-fn value_id(value: &Value) -> u32 {
-    match value {
-        Value::U8(_) => 0,
-        Value::I8(_) => 1,
-        Value::U16(_) => 2,
-        Value::I16(_) => 3,
-        Value::U32(_) => 4,
-        Value::I32(_) => 5,
-        Value::F32(_) => 6,
-        Value::Bool(_) => 7,
-        Value::String(_) => 8,
-        Value::Array(_) => 9,
-        Value::U64(_) => 10,
-        Value::I64(_) => 11,
-        Value::F64(_) => 12,
-    }
 }
 
 fn put_value(out: &mut Vec<u8>, value: &Value) {
@@ -228,36 +249,21 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
 }
 
 fn put_array(out: &mut Vec<u8>, array: &Array) {
-    let id: u32 = match array {
-        Array::U8(_) => 0,
-        Array::I8(_) => 1,
-        Array::U16(_) => 2,
-        Array::I16(_) => 3,
-        Array::U32(_) => 4,
-        Array::I32(_) => 5,
-        Array::F32(_) => 6,
-        Array::Bool(_) => 7,
-        Array::String(_) => 8,
-        Array::Array(_) => 9,
-        Array::U64(_) => 10,
-        Array::I64(_) => 11,
-        Array::F64(_) => 12,
-    };
-    out.extend(id.to_le_bytes());
+    out.extend(array.type_id().to_le_bytes());
     out.extend((array.len() as u64).to_le_bytes());
     match array {
         Array::U8(v) => out.extend(v),
-        Array::I8(v) => v.iter().for_each(|v| out.extend(v.to_le_bytes())),
-        Array::U16(v) => v.iter().for_each(|v| out.extend(v.to_le_bytes())),
-        Array::I16(v) => v.iter().for_each(|v| out.extend(v.to_le_bytes())),
-        Array::U32(v) => v.iter().for_each(|v| out.extend(v.to_le_bytes())),
-        Array::I32(v) => v.iter().for_each(|v| out.extend(v.to_le_bytes())),
-        Array::F32(v) => v.iter().for_each(|v| out.extend(v.to_le_bytes())),
-        Array::Bool(v) => v.iter().for_each(|v| out.push(u8::from(*v))),
+        Array::I8(v) => out.extend(v.iter().flat_map(|v| v.to_le_bytes())),
+        Array::U16(v) => out.extend(v.iter().flat_map(|v| v.to_le_bytes())),
+        Array::I16(v) => out.extend(v.iter().flat_map(|v| v.to_le_bytes())),
+        Array::U32(v) => out.extend(v.iter().flat_map(|v| v.to_le_bytes())),
+        Array::I32(v) => out.extend(v.iter().flat_map(|v| v.to_le_bytes())),
+        Array::F32(v) => out.extend(v.iter().flat_map(|v| v.to_le_bytes())),
+        Array::Bool(v) => out.extend(v.iter().map(|v| u8::from(*v))),
         Array::String(v) => v.iter().for_each(|v| put_text(out, v)),
         Array::Array(v) => v.iter().for_each(|v| put_array(out, v)),
-        Array::U64(v) => v.iter().for_each(|v| out.extend(v.to_le_bytes())),
-        Array::I64(v) => v.iter().for_each(|v| out.extend(v.to_le_bytes())),
-        Array::F64(v) => v.iter().for_each(|v| out.extend(v.to_le_bytes())),
+        Array::U64(v) => out.extend(v.iter().flat_map(|v| v.to_le_bytes())),
+        Array::I64(v) => out.extend(v.iter().flat_map(|v| v.to_le_bytes())),
+        Array::F64(v) => out.extend(v.iter().flat_map(|v| v.to_le_bytes())),
     }
 }
