@@ -1,5 +1,8 @@
 //! JSON kept as text, in the spacing that the models were trained on.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -31,6 +34,7 @@ impl JsonText {
     pub fn entries(&self) -> Option<Vec<(String, JsonText)>> {
         let inside = self.0.strip_prefix('{')?.strip_suffix('}')?;
         let mut entries: Vec<(String, JsonText)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
         let mut rest = inside;
         while !rest.is_empty() {
             let (key, after) = rest.split_at(value_len(rest));
@@ -38,9 +42,12 @@ impl JsonText {
             let (value, after) = after.split_at(value_len(after));
             let key: String = serde_json::from_str(key).ok()?;
             let value = JsonText(value.to_owned());
-            match entries.iter_mut().find(|(earlier, _)| *earlier == key) {
-                Some((_, place)) => *place = value,
-                None => entries.push((key, value)),
+            match places.entry(key) {
+                Entry::Occupied(place) => entries[*place.get()].1 = value,
+                Entry::Vacant(place) => {
+                    entries.push((place.key().clone(), value));
+                    place.insert(entries.len() - 1);
+                }
             }
             rest = after.strip_prefix(", ").unwrap_or(after);
         }

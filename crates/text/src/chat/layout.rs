@@ -1,5 +1,7 @@
 //! The order of things in a prompt.
 
+use std::collections::HashMap;
+
 use super::dsml::{write_calls, write_calls_open, write_tools};
 use super::prompt::Prompt;
 use super::texts::{
@@ -23,10 +25,13 @@ pub fn render(conversation: &Conversation, options: &RenderOptions) -> Result<Ve
         ToolChoice::None => &[],
         ToolChoice::Auto | ToolChoice::Required => &conversation.tools,
     };
-    let turns = turns(&conversation.messages, options.release);
+    // Instructions without text count as absent.
+    let messages: Vec<&Message> =
+        conversation.messages.iter().filter(|message| system_text(message) != Some("")).collect();
+    let turns = turns(&messages, options.release);
     let mut writer = Writer { prompt: Prompt::default(), options, tools };
     writer.prompt.special(BOS);
-    writer.head(conversation);
+    writer.head(&messages, &conversation.response_format);
     for (at, turn) in turns.iter().enumerate() {
         let continued = options.end == End::ContinueLast && at + 1 == turns.len();
         writer.turn(turn, continued);
@@ -73,6 +78,7 @@ fn system_in_place(release: Release) -> bool {
     release == Release::V41
 }
 
+/// The text of a message of instructions.
 fn system_text(message: &Message) -> Option<&str> {
     match message {
         Message::System(text) | Message::Developer(text) => Some(text),
@@ -80,31 +86,77 @@ fn system_text(message: &Message) -> Option<&str> {
     }
 }
 
-/// Groups messages into turns. The system text that opens the prompt is not among them.
-fn turns(messages: &[Message], release: Release) -> Vec<Turn<'_>> {
+/// Groups messages into turns. The instructions that open the prompt are not among them.
+fn turns<'a>(messages: &[&'a Message], release: Release) -> Vec<Turn<'a>> {
+    let opening = messages.first().and_then(|first| system_text(first));
+    let mut messages = messages[usize::from(opening.is_some())..].to_vec();
+    messages.retain(|message| system_in_place(release) || system_text(message).is_none());
+    if release == Release::V0731 {
+        sort_after_calls(&mut messages);
+    }
     let mut turns = Vec::new();
-    let mut calls: &[ToolCall] = &[];
-    let opens = messages.first().is_some_and(|first| system_text(first).is_some());
-    let skipped = usize::from(opens);
-    for message in &messages[skipped..] {
+    for message in messages {
         match message {
-            Message::System(text) | Message::Developer(text) => {
-                if system_in_place(release) {
-                    turns.push(Turn::System(text));
-                }
-            }
+            Message::System(text) | Message::Developer(text) => turns.push(Turn::System(text)),
             Message::User(text) => add_block(&mut turns, Block::Text(text), release),
             Message::Tool(result) => add_block(&mut turns, Block::Result(result), release),
-            Message::Assistant(assistant) => {
-                sort_last_results(&mut turns, calls);
-                calls = &assistant.calls;
-                turns.push(Turn::Assistant(assistant));
-            }
+            Message::Assistant(assistant) => turns.push(Turn::Assistant(assistant)),
             Message::LatestReminder(text) => turns.push(Turn::LatestReminder(text)),
         }
     }
-    sort_last_results(&mut turns, calls);
+    if release != Release::V0731 {
+        sort_in_turns(&mut turns);
+    }
     turns
+}
+
+/// The order of results from 0731 on, in V4: of the messages after a turn with n calls, the first
+/// n are sorted by the call that they answer, those that answer none last.
+fn sort_after_calls(messages: &mut [&Message]) {
+    let mut rest = messages;
+    while let Some((first, after)) = rest.split_first_mut() {
+        rest = after;
+        let Message::Assistant(assistant) = first else { continue };
+        let calls = places(&assistant.calls);
+        let next = rest.iter().position(|message| matches!(message, Message::Assistant(_)));
+        let count = next.unwrap_or(rest.len()).min(assistant.calls.len());
+        rest[..count].sort_by_key(|message| match message {
+            Message::Tool(result) => calls.get(&*result.call_id).copied().unwrap_or(usize::MAX),
+            _ => usize::MAX,
+        });
+    }
+}
+
+/// The order of results in the other releases: all results of a turn, those that answer no call
+/// first; texts stay where they are.
+fn sort_in_turns(turns: &mut [Turn<'_>]) {
+    let mut calls = HashMap::new();
+    for turn in turns {
+        match turn {
+            Turn::Assistant(assistant) if !assistant.calls.is_empty() => {
+                calls = places(&assistant.calls);
+            }
+            Turn::User(blocks) => {
+                let result_of = |block: &Block<'_>| match block {
+                    Block::Result(result) => calls.get(&*result.call_id).copied().or(Some(0)),
+                    Block::Text(_) => None,
+                };
+                let places = blocks.iter_mut().filter(|block| result_of(block).is_some());
+                let mut sorted: Vec<Block<'_>> = places.map(|block| *block).collect();
+                sorted.sort_by_key(result_of);
+                let places = blocks.iter_mut().filter(|block| result_of(block).is_some());
+                for (place, block) in places.zip(sorted) {
+                    *place = block;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Which of the calls has an id; the first, if they share it.
+fn places(calls: &[ToolCall]) -> HashMap<&str, usize> {
+    calls.iter().enumerate().rev().map(|(place, call)| (&*call.id, place)).collect()
 }
 
 /// Adds a user message or a result to the user's turn, or begins one.
@@ -130,24 +182,6 @@ fn add_block<'a>(turns: &mut Vec<Turn<'a>>, block: Block<'a>, release: Release) 
     }
 }
 
-/// Puts the results of the last calls in the order of the calls, wherever two or more stand
-/// together. As many results as there were calls take part; unknown ids come after known ones.
-fn sort_last_results(turns: &mut [Turn<'_>], calls: &[ToolCall]) {
-    let after = turns.iter().rposition(|turn| matches!(turn, Turn::Assistant(_)));
-    let after = after.map_or(0, |at| at + 1);
-    let Some(Turn::User(blocks)) = turns.get_mut(after) else { return };
-    let is_text = |block: &Block<'_>| matches!(block, Block::Text(_));
-    let results = blocks.iter().position(is_text).unwrap_or(blocks.len());
-    let sorted = results.min(calls.len());
-    blocks[..sorted].sort_by_key(|block| {
-        match block {
-            Block::Result(result) => calls.iter().position(|call| call.id == result.call_id),
-            Block::Text(_) => None,
-        }
-        .unwrap_or(calls.len())
-    });
-}
-
 struct Writer<'a> {
     prompt: Prompt,
     options: &'a RenderOptions,
@@ -160,30 +194,29 @@ impl Writer<'_> {
     }
 
     /// Everything before the first turn: effort, instructions, tools, form of the answer.
-    fn head(&mut self, conversation: &Conversation) {
-        let messages = &conversation.messages;
+    fn head(&mut self, messages: &[&Message], response_format: &ResponseFormat) {
         let effort = self.effort();
         if system_in_place(self.options.release) {
-            let opening = messages.first().and_then(system_text);
+            let opening = messages.first().and_then(|first| system_text(first));
             let wanted = opening.is_some()
                 || !effort.is_empty()
                 || !self.tools.is_empty()
-                || conversation.response_format != ResponseFormat::Text;
+                || *response_format != ResponseFormat::Text;
             if wanted {
                 self.prompt.special(SYSTEM);
             }
             self.prompt.text(&effort);
             self.prompt.text(opening.unwrap_or_default());
         } else {
-            let texts = messages.iter().filter_map(system_text);
-            let texts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
+            let texts: Vec<&str> =
+                messages.iter().filter_map(|message| system_text(message)).collect();
             self.prompt.text(&effort);
             self.prompt.text(&texts.join("\n\n"));
         }
         if !self.tools.is_empty() {
             write_tools(&mut self.prompt, self.tools, self.options.release);
         }
-        self.response_format(&conversation.response_format);
+        self.response_format(response_format);
     }
 
     fn effort(&self) -> String {

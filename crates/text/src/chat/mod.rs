@@ -7,8 +7,9 @@
 //! - reasoning that is missing, empty or only white space is the same thing, since clients send
 //!   back all three for one and the same turn;
 //! - the prompt always ends with an opening for the model, whatever the last message was;
+//! - instructions without text count as absent;
 //! - numbers in schemas and arguments keep their spelling;
-//! - results of tools are put in the order of the calls only where they follow one another.
+//! - no message moves past a turn of the model.
 
 mod dsml;
 mod layout;
