@@ -11,7 +11,7 @@ use super::packed::{TILE_ROWS, TileFn, kernel};
 use super::pool::Pool;
 use super::share::Pieces;
 use crate::{Error, MatrixSource, SharedBytes};
-use ironstar_quant::{Activation, Format, dot_shards, tree4, tree8};
+use ironstar_quant::{Activation, Format, Int8Blocks, Row, dot_shards, tree4, tree8};
 use std::ops::Range;
 
 pub(crate) use super::packed::inputs::Inputs;
@@ -339,26 +339,30 @@ impl<'a> Task<'a> {
     /// The reference: one dot after another.
     fn run_scalar(&self, bytes: &[u8], tiles: Range<usize>, inputs: Range<usize>) {
         let weights = self.weights;
+        let info = weights.format.info();
         let rows = tiles.start * TILE_ROWS..weights.rows.min(tiles.end * TILE_ROWS);
-        let decode = weights.activation == Activation::F32
-            && weights.format.info().activation != Activation::F32;
-        let mut values = vec![0f32; if decode { weights.columns } else { 0 }];
-        for row in rows {
-            let from = weights.file_row(bytes, self.stack, row);
-            let (format, decoded);
-            let from = if decode {
-                (weights.format.info().decode)(from, &mut values);
-                decoded = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
-                format = Format::F32;
-                &decoded
+        let as_floats = weights.activation == Activation::F32 && info.activation != Activation::F32;
+        let mut values = vec![0f32; if as_floats { weights.columns } else { 0 }];
+        for input in inputs.start * self.groups..inputs.end * self.groups {
+            let row_of = self.picks.map_or(input, |picks| picks[input] as usize);
+            let quantised;
+            let x = if weights.activation == Activation::F32 {
+                Row::F32(self.x.values(row_of))
             } else {
-                format = weights.format;
-                from
+                quantised = self.x.codes(row_of);
+                Row::Int8(Int8Blocks { codes: &quantised.0, scales: &quantised.1 })
             };
-            for input in inputs.clone() {
-                let at = input * self.groups + row / self.sink.rows;
-                let x = self.x.row(self.picks.map_or(at, |picks| picks[at] as usize));
-                self.emit(at, row % self.sink.rows, &dot_shards(format, from, x));
+            let group = input % self.groups * self.sink.rows;
+            for row in rows.start.max(group)..rows.end.min(group + self.sink.rows) {
+                let row_bytes = weights.file_row(bytes, self.stack, row);
+                let shards = if as_floats {
+                    (info.decode)(row_bytes, &mut values);
+                    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                    dot_shards(Format::F32, &bytes, x)
+                } else {
+                    dot_shards(weights.format, row_bytes, x)
+                };
+                self.emit(input, row - group, &shards);
             }
         }
     }

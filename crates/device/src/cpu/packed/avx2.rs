@@ -168,11 +168,11 @@ impl Simd for Avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn dot32_signed(codes: &[__m256i; 8], x: *const i8, _sum: i32) -> __m256i {
+    unsafe fn dot32_signed(codes: &[__m256i; 8], x: &[i8; 32], _: &[i16; 2]) -> __m256i {
         let (ones, mut acc) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
         for (group, &codes) in codes.iter().enumerate() {
-            // SAFETY: 32 readable bytes by the caller's promise.
-            let x = unsafe { Self::broadcast(x.add(4 * group).cast()) };
+            // SAFETY: `x` has 32 bytes.
+            let x = unsafe { Self::broadcast(x.as_ptr().add(4 * group).cast()) };
             // |code| <= 128 and |x| <= 127: a pair of products stays at 32512 or less.
             let x = _mm256_sign_epi8(x, codes);
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), x);
@@ -280,4 +280,51 @@ impl Simd for Avx2 {
         // SAFETY: 32 writable bytes by the caller's promise.
         unsafe { _mm256_storeu_ps(to, a) }
     }
+}
+
+/// x * by to the nearest integer, ties to even, and the sums of sixteen; within -127..=127.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn round(x: &[f32; 32], by: f32, codes: &mut [i8; 32]) -> [i16; 2] {
+    let by = _mm256_set1_ps(by);
+    let eight = |i: usize| {
+        // SAFETY: eights 0..4 of 32 values.
+        let x = unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * i)) };
+        _mm256_cvtps_epi32(_mm256_mul_ps(x, by))
+    };
+    let (low, high) =
+        (_mm256_packs_epi32(eight(0), eight(1)), _mm256_packs_epi32(eight(2), eight(3)));
+    // Packing works in 128-bit halves: fours come out as 0 2 4 6 1 3 5 7.
+    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+    // SAFETY: 32 bytes.
+    unsafe { _mm256_storeu_si256(codes.as_mut_ptr().cast(), bytes) }
+    // The sum of a half's 16 bytes is less than 2^15, so its low 16 bits are all of it.
+    let fours =
+        _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes), _mm256_set1_epi16(1));
+    let eights = _mm256_hadd_epi32(fours, fours);
+    let sums = _mm256_hadd_epi32(eights, eights);
+    let low = |sums: __m128i| {
+        let [low, high, ..] = _mm_cvtsi128_si32(sums).to_le_bytes();
+        i16::from_le_bytes([low, high])
+    };
+    [low(_mm256_castsi256_si128(sums)), low(_mm256_extracti128_si256::<1>(sums))]
+}
+
+/// Byte 8 i + m to 4 m + i.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn weave(from: &[i8; 32], to: &mut [i8; 32]) {
+    // Pairs (8 i + m, 8 i + 8 + m) inside each half, then pairs of both halves side by side.
+    let pairs = _mm256_setr_epi8(
+        0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15, //
+        0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15,
+    );
+    // SAFETY: 32 bytes.
+    let from = unsafe { _mm256_loadu_si256(from.as_ptr().cast()) };
+    let from = _mm256_shuffle_epi8(from, pairs);
+    let (low, high) = (_mm256_castsi256_si128(from), _mm256_extracti128_si256::<1>(from));
+    let woven = _mm256_set_m128i(_mm_unpackhi_epi16(low, high), _mm_unpacklo_epi16(low, high));
+    // SAFETY: 32 bytes.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), woven) }
 }

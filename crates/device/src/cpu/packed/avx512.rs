@@ -141,12 +141,15 @@ impl Simd for Avx512 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
-    unsafe fn dot32_signed(codes: &[__m512i; 8], x: *const i8, sum: i32) -> __m512i {
+    unsafe fn dot32_signed(codes: &[__m512i; 8], x: &[i8; 32], sum: &[i16; 2]) -> __m512i {
         // Codes plus 128 are unsigned; the sum of x takes the 128 back.
-        let (plus, mut acc) = (_mm512_set1_epi8(-128), _mm512_set1_epi32(-128 * sum));
+        let (plus, minus) = (_mm512_set1_epi8(-128), _mm512_set1_epi32(-128 & 0xffff));
+        // SAFETY: `sum` has 4 bytes.
+        let sum = unsafe { Self::broadcast(sum.as_ptr().cast()) };
+        let mut acc = _mm512_dpwssd_epi32(_mm512_setzero_si512(), sum, minus);
         for (group, &codes) in codes.iter().enumerate() {
-            // SAFETY: 32 readable bytes by the caller's promise.
-            let x = unsafe { Self::broadcast(x.add(4 * group).cast()) };
+            // SAFETY: `x` has 32 bytes.
+            let x = unsafe { Self::broadcast(x.as_ptr().add(4 * group).cast()) };
             acc = _mm512_dpbusd_epi32(acc, _mm512_xor_si512(codes, plus), x);
         }
         acc

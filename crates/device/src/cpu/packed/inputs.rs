@@ -1,14 +1,43 @@
 //! Activation rows, prepared once for all matrices that they meet.
+//!
+//! A block of codes lies beside its scale and its sums, so that a kernel needs one pointer a row.
 
 use super::super::isa::Isa;
 use super::super::pool::Pool;
-use ironstar_quant::{Activation, Int8Blocks, Row, quantize_int8};
+use ironstar_quant::Activation;
+use std::sync::Mutex;
 
-/// Sums kept for a block of 256 codes: of 16 pieces of 16 codes, then of 8 pieces of 32, both in
-/// [`paired`] order; the rest is padding.
-pub(crate) const SUMS: usize = 32;
-/// Where the sums of 32 codes start.
-pub(crate) const SUMS_32: usize = 16;
+/// A block of 32 codes with what belongs to it.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Record32 {
+    /// Codes in order.
+    pub codes: [i8; 32],
+    /// What a code is worth.
+    pub scale: f32,
+    /// Sum of the codes; the second is 0, so that both are one lane of `Simd::madd16`.
+    pub sum: [i16; 2],
+}
+
+/// A block of 256 codes with what belongs to it.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Record256 {
+    /// Codes in order, or woven: in each 32, byte 4 m + i is code 8 i + m.
+    pub codes: [i8; 256],
+    /// Sums of 16 codes, in [`paired`] order.
+    pub sums_16: [i16; 16],
+    /// Sums of 32 codes, in [`paired`] order.
+    pub sums_32: [i16; 8],
+    /// What a code is worth.
+    pub scale: f32,
+}
+
+impl Default for Record256 {
+    fn default() -> Self {
+        Record256 { codes: [0; 256], sums_16: [0; 16], sums_32: [0; 8], scale: 0.0 }
+    }
+}
 
 /// Position of piece `i` among the sums: of four pieces 0 and 2 are neighbours, then 1 and 3, which is
 /// how bytes fall into 16-bit halves (`Simd::even_bytes`, `Simd::odd_bytes`).
@@ -22,28 +51,23 @@ pub(crate) const fn paired(i: usize) -> usize {
 /// [`ironstar_quant::quantize_int8`].
 #[derive(Default)]
 pub(crate) struct Inputs {
-    pub(super) rows: usize,
-    pub(super) columns: usize,
+    rows: usize,
+    columns: usize,
     activation: Option<Activation>,
     /// [rows, columns], for `Activation::F32`
     pub(super) values: Vec<f32>,
-    /// [rows, columns]
-    pub(super) codes: Vec<i8>,
-    /// [rows, blocks]
-    pub(super) scales: Vec<f32>,
-    /// [rows, blocks] for blocks of 32, [rows, blocks, SUMS] for blocks of 256
-    pub(super) sums: Vec<i16>,
-    /// [rows, columns] for blocks of 256: in each 32, byte 4 m + i is code 8 i + m
-    pub(super) woven: Vec<i8>,
+    /// [rows, columns / 32], for `Activation::Int8x32`
+    pub(super) narrow: Vec<Record32>,
+    /// [rows, columns / 256], for `Activation::Int8x256`
+    pub(super) wide: Vec<Record256>,
+    /// The same, woven
+    pub(super) woven: Vec<Record256>,
 }
 
-/// Slices of one or more whole rows.
-struct Rows<'a> {
-    x: &'a [f32],
-    codes: &'a mut [i8],
-    scales: &'a mut [f32],
-    sums: &'a mut [i16],
-    woven: &'a mut [i8],
+/// Blocks of one part of the work.
+enum Blocks<'a> {
+    Narrow(&'a [[f32; 32]], &'a mut [Record32]),
+    Wide(&'a [[f32; 256]], &'a mut [Record256], &'a mut [Record256]),
 }
 
 impl Inputs {
@@ -71,46 +95,27 @@ impl Inputs {
         rows: usize,
         columns: usize,
     ) {
-        /// About ten microseconds.
-        const PART: usize = 1 << 15;
         let x = &x[..rows * columns];
         (self.rows, self.columns, self.activation) = (rows, columns, Some(activation));
-        let Some(block) = activation.block() else {
-            self.values.clear();
-            self.values.extend_from_slice(x);
-            return;
-        };
+        let block = activation.block().unwrap_or(1);
         assert!(columns.is_multiple_of(block), "{columns} columns in blocks of {block}");
-        let wide = block == 256;
-        let sums = if wide { SUMS } else { 1 };
-        self.codes.resize(x.len(), 0);
-        self.scales.resize(x.len() / block, 0.0);
-        self.sums.resize(x.len() / block * sums, 0);
-        self.woven.resize(if wide { x.len() } else { 0 }, 0);
-        let blocks = x.len() / block;
-        let parts = (x.len() / PART).min(4 * pool.threads()).clamp(1, blocks.max(1));
-        let mut rest = Rows {
-            x,
-            codes: &mut self.codes,
-            scales: &mut self.scales,
-            sums: &mut self.sums,
-            woven: &mut self.woven,
-        };
-        if parts == 1 {
-            return quantise(isa, &mut rest, wide);
-        }
-        let pieces: Vec<_> = (0..parts)
-            .map(|part| {
-                let blocks = blocks * (part + 1) / parts - blocks * part / parts;
-                std::sync::Mutex::new(rest.split(blocks, block, sums, wide))
-            })
-            .collect();
-        pool.run(parts, &|part| {
-            // Each part locks its own piece once.
-            if let Ok(mut piece) = pieces[part].lock() {
-                quantise(isa, &mut piece, wide);
+        let blocks = match activation {
+            Activation::F32 => {
+                self.values.clear();
+                self.values.extend_from_slice(x);
+                return;
             }
-        });
+            Activation::Int8x32 => {
+                self.narrow.resize(x.len() / block, Record32::default());
+                Blocks::Narrow(x.as_chunks().0, &mut self.narrow)
+            }
+            Activation::Int8x256 => {
+                self.wide.resize(x.len() / block, Record256::default());
+                self.woven.resize(x.len() / block, Record256::default());
+                Blocks::Wide(x.as_chunks().0, &mut self.wide, &mut self.woven)
+            }
+        };
+        quantise_parts(isa, pool, blocks, x.len());
     }
 
     /// How many rows were prepared.
@@ -118,16 +123,28 @@ impl Inputs {
         self.rows
     }
 
-    /// One row as the scalar dots want it.
-    pub fn row(&self, row: usize) -> Row<'_> {
-        if self.activation == Some(Activation::F32) {
-            return Row::F32(&self.values[row * self.columns..][..self.columns]);
+    /// Input width.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// One row of `Activation::F32`.
+    pub fn values(&self, row: usize) -> &[f32] {
+        &self.values[row * self.columns..][..self.columns]
+    }
+
+    /// One row of the other activations, as the scalar dots want it: codes and scales.
+    pub fn codes(&self, row: usize) -> (Vec<i8>, Vec<f32>) {
+        if self.activation == Some(Activation::Int8x32) {
+            let blocks = self.columns / 32;
+            let records = &self.narrow[row * blocks..][..blocks];
+            let codes = records.iter().flat_map(|record| record.codes);
+            return (codes.collect(), records.iter().map(|record| record.scale).collect());
         }
-        let scales = self.scales.len() / self.rows;
-        Row::Int8(Int8Blocks {
-            codes: &self.codes[row * self.columns..][..self.columns],
-            scales: &self.scales[row * scales..][..scales],
-        })
+        let blocks = self.columns / 256;
+        let records = &self.wide[row * blocks..][..blocks];
+        let codes = records.iter().flat_map(|record| record.codes);
+        (codes.collect(), records.iter().map(|record| record.scale).collect())
     }
 
     /// Whether these rows suit a matrix.
@@ -136,109 +153,138 @@ impl Inputs {
     }
 }
 
-impl<'a> Rows<'a> {
-    /// Takes the first `blocks` blocks off.
-    fn split(&mut self, blocks: usize, block: usize, sums: usize, wide: bool) -> Rows<'a> {
+impl<'a> Blocks<'a> {
+    /// Takes the first `count` blocks off.
+    fn split(&mut self, count: usize) -> Blocks<'a> {
         fn cut<'a, T>(slice: &mut &'a mut [T], at: usize) -> &'a mut [T] {
             slice.split_off_mut(..at).expect("parts add up to the whole")
         }
-        let (x, rest) = self.x.split_at(blocks * block);
-        self.x = rest;
-        Rows {
-            x,
-            codes: cut(&mut self.codes, blocks * block),
-            scales: cut(&mut self.scales, blocks),
-            sums: cut(&mut self.sums, blocks * sums),
-            woven: cut(&mut self.woven, if wide { blocks * block } else { 0 }),
+        match self {
+            Blocks::Narrow(x, records) => {
+                let (first, rest) = x.split_at(count);
+                *x = rest;
+                Blocks::Narrow(first, cut(records, count))
+            }
+            Blocks::Wide(x, records, woven) => {
+                let (first, rest) = x.split_at(count);
+                *x = rest;
+                Blocks::Wide(first, cut(records, count), cut(woven, count))
+            }
         }
     }
 }
 
-fn quantise(isa: Isa, rows: &mut Rows<'_>, wide: bool) {
-    match isa {
-        Isa::Scalar => {
-            quantize_int8(rows.x, if wide { 256 } else { 32 }, rows.codes, rows.scales);
-            sum_up(rows, wide);
+fn quantise_parts(isa: Isa, pool: &Pool, mut blocks: Blocks<'_>, values: usize) {
+    /// Values of a part: about ten microseconds.
+    const PART: usize = 1 << 15;
+    let count = match &blocks {
+        Blocks::Narrow(x, _) => x.len(),
+        Blocks::Wide(x, ..) => x.len(),
+    };
+    let parts = (values / PART).min(4 * pool.threads()).min(count);
+    if parts < 2 || pool.threads() == 1 {
+        return quantise(isa, &mut blocks);
+    }
+    let cut = |part: usize| count * part / parts;
+    let pieces: Vec<_> =
+        (0..parts).map(|part| Mutex::new(blocks.split(cut(part + 1) - cut(part)))).collect();
+    pool.run(parts, &|part| {
+        // Each piece is locked once, by its part.
+        if let Ok(mut piece) = pieces[part].lock() {
+            quantise(isa, &mut piece);
         }
+    });
+}
+
+fn quantise(isa: Isa, blocks: &mut Blocks<'_>) {
+    match isa {
+        Isa::Scalar => quantise_blocks(blocks, round_scalar, weave_scalar),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` above `Scalar` is only made for a machine that has it.
-        Isa::Avx2 | Isa::Avx512 => unsafe { quantise_avx2(rows, wide) },
+        Isa::Avx2 | Isa::Avx512 => unsafe { quantise_avx2(blocks) },
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 => quantise_body(rows, wide),
+        Isa::Avx2 | Isa::Avx512 => quantise_blocks(blocks, round_scalar, weave_scalar),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quantise_avx2(rows: &mut Rows<'_>, wide: bool) {
-    quantise_body(rows, wide);
+fn quantise_avx2(blocks: &mut Blocks<'_>) {
+    use super::avx2::{round, weave};
+    quantise_blocks(blocks, |x, by, codes| round(x, by, codes), |from, to| weave(from, to));
 }
 
 #[inline(always)]
-fn quantise_body(rows: &mut Rows<'_>, wide: bool) {
-    if wide {
-        quantise_blocks::<256>(rows);
-    } else {
-        quantise_blocks::<32>(rows);
+fn quantise_blocks(
+    blocks: &mut Blocks<'_>,
+    round: impl Fn(&[f32; 32], f32, &mut [i8; 32]) -> [i16; 2],
+    weave: impl Fn(&[i8; 32], &mut [i8; 32]),
+) {
+    match blocks {
+        Blocks::Narrow(x, records) => {
+            for (x, record) in x.iter().zip(records.iter_mut()) {
+                let mut sums = [0; 2];
+                record.scale = quantise_block(x, &mut record.codes, &mut sums, &round);
+                record.sum = [sums[0] + sums[1], 0];
+            }
+        }
+        Blocks::Wide(x, records, woven) => {
+            for ((x, record), woven) in x.iter().zip(records.iter_mut()).zip(woven.iter_mut()) {
+                let mut sums = [0; 16];
+                record.scale = quantise_block(x, &mut record.codes, &mut sums, &round);
+                for (i, pair) in sums.as_chunks::<2>().0.iter().enumerate() {
+                    record.sums_16[paired(2 * i)] = pair[0];
+                    record.sums_16[paired(2 * i + 1)] = pair[1];
+                    record.sums_32[paired(i)] = pair[0] + pair[1];
+                }
+                *woven = *record;
+                let to = woven.codes.as_chunks_mut().0.iter_mut();
+                for (from, to) in record.codes.as_chunks().0.iter().zip(to) {
+                    weave(from, to);
+                }
+            }
+        }
     }
-    sum_up(rows, wide);
 }
 
+/// [`ironstar_quant::quantize_int8`] of one block, and the sums of 16 codes each. Returns the scale.
 #[inline(always)]
-fn quantise_blocks<const BLOCK: usize>(rows: &mut Rows<'_>) {
-    let codes = rows.codes.as_chunks_mut::<BLOCK>().0;
-    for ((x, codes), scale) in
-        rows.x.as_chunks::<BLOCK>().0.iter().zip(codes).zip(&mut *rows.scales)
-    {
-        *scale = quantise_block(x, codes);
-    }
-}
-
-/// `ironstar_quant::quantize_int8` of one block, in a form that compilers turn into vectors.
-#[inline(always)]
-fn quantise_block<const BLOCK: usize>(x: &[f32; BLOCK], codes: &mut [i8; BLOCK]) -> f32 {
-    /// Adding it moves the nearest integer, ties to even, into the low bits.
-    const ROUND: f32 = 12_582_912.0;
+fn quantise_block<const BLOCK: usize>(
+    x: &[f32; BLOCK],
+    codes: &mut [i8; BLOCK],
+    sums: &mut [i16],
+    round: &impl Fn(&[f32; 32], f32, &mut [i8; 32]) -> [i16; 2],
+) -> f32 {
     const INFINITY: u32 = 0x7f80_0000;
     // Magnitudes order like their bits; everything that is not finite is at infinity or above.
     let max = x.iter().fold(0u32, |max, v| max.max(v.to_bits() & 0x7fff_ffff));
     let inverse = 127.0 / f32::from_bits(max);
     if max >= INFINITY || !inverse.is_finite() {
         codes.fill(0);
+        sums.fill(0);
         return if max >= INFINITY { f32::NAN } else { 0.0 };
     }
-    for (code, v) in codes.iter_mut().zip(x) {
-        // The code is within -127..=127, so its low byte is all of it.
-        *code = (v * inverse + ROUND).to_bits().to_le_bytes()[0].cast_signed();
+    let blocks = x.as_chunks().0.iter().zip(codes.as_chunks_mut().0);
+    for ((x, codes), sums) in blocks.zip(sums.as_chunks_mut().0) {
+        *sums = round(x, inverse, codes);
     }
     f32::from_bits(max) / 127.0
 }
 
+/// x * by to the nearest integer, ties to even, and the sums of sixteen; within -127..=127.
 #[inline(always)]
-fn sum_up(rows: &mut Rows<'_>, wide: bool) {
-    if !wide {
-        for (codes, sum) in rows.codes.as_chunks::<32>().0.iter().zip(&mut *rows.sums) {
-            *sum = sum_of(codes);
-        }
-        return;
+fn round_scalar(x: &[f32; 32], by: f32, codes: &mut [i8; 32]) -> [i16; 2] {
+    /// Adding it moves the nearest integer into the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    for (code, v) in codes.iter_mut().zip(x) {
+        *code = (v * by + ROUND).to_bits().to_le_bytes()[0].cast_signed();
     }
-    let (blocks, sums) = (rows.codes.as_chunks::<256>().0, rows.sums.as_chunks_mut::<SUMS>().0);
-    for (block, sums) in blocks.iter().zip(sums) {
-        for (i, codes) in block.as_chunks::<16>().0.iter().enumerate() {
-            sums[paired(i)] = sum_of(codes);
-        }
-        for i in 0..8 {
-            sums[SUMS_32 + paired(i)] = sums[paired(2 * i)] + sums[paired(2 * i + 1)];
-        }
-    }
-    let woven = rows.woven.as_chunks_mut::<32>().0;
-    for (codes, woven) in rows.codes.as_chunks::<32>().0.iter().zip(woven) {
-        *woven = std::array::from_fn(|at| codes[at % 4 * 8 + at / 4]);
-    }
+    let sum = |codes: &[i8]| codes.iter().map(|&code| i16::from(code)).sum();
+    [sum(&codes[..16]), sum(&codes[16..])]
 }
 
-/// At most 32 * 127: fits.
+/// Byte 8 i + m to 4 m + i.
 #[inline(always)]
-fn sum_of<const N: usize>(codes: &[i8; N]) -> i16 {
-    codes.iter().map(|&code| i16::from(code)).sum()
+fn weave_scalar(from: &[i8; 32], to: &mut [i8; 32]) {
+    *to = std::array::from_fn(|at| from[at % 4 * 8 + at / 4]);
 }

@@ -2,9 +2,10 @@
 //! block of `R` activation rows, by the expressions of the format's file in `ironstar_quant`.
 
 use super::TILE_ROWS;
+use super::inputs::{Inputs, Record32};
 use super::layout::FIELDS;
 use super::simd::{Codes, Simd};
-use super::tile::{FloatFormat, IntFormat, XBlock};
+use super::tile::{FloatFormat, IntFormat};
 
 pub(crate) struct F32;
 pub(crate) struct F16;
@@ -81,22 +82,26 @@ pub(super) unsafe fn scaled<S: Simd>(d: S::F, d_x: f32, isum: S::I, acc: S::F) -
 }
 
 impl IntFormat for Q8_0 {
-    const BLOCK: usize = 32;
+    type Record = Record32;
+
+    fn records(x: &Inputs) -> &[Record32] {
+        &x.narrow
+    }
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: &XBlock<R>,
+        x: [*const Record32; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 8 words and a scale.
         unsafe {
             let codes: [S::I; 8] = std::array::from_fn(|i| word::<S>(fields[0], block * 8 + i));
             let d = half::<S>(fields[1], block);
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let isum = S::dot32_signed(&codes, x.codes[r], i32::from(*x.sums[r]));
-                *acc = scaled::<S>(d, x.scale[r], isum, *acc);
+            for (acc, x) in acc.iter_mut().zip(x) {
+                let isum = S::dot32_signed(&codes, &(*x).codes, &(*x).sum);
+                *acc = scaled::<S>(d, (*x).scale, isum, *acc);
             }
         }
     }
@@ -105,22 +110,25 @@ impl IntFormat for Q8_0 {
 /// A block of 32 codes, elements 0..16 and 16..32, that are `offset` too large.
 ///
 /// # Safety
-/// The machine has `S`; `x` has 32 codes and a sum.
+/// The machine has `S`; `x` points to records.
 #[inline(always)]
 unsafe fn narrow<S: Simd, C: Codes, const R: usize>(
     codes: &[[S::I; 4]; 2],
-    offset: i32,
+    offset: i16,
     d: S::F,
-    x: &XBlock<R>,
+    x: [*const Record32; R],
     acc: &mut [S::F; R],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        for (r, acc) in acc.iter_mut().enumerate() {
-            let isum = S::splat(-offset * i32::from(*x.sums[r]));
-            let isum = S::dot16::<C>(isum, &codes[0], x.codes[r]);
-            let isum = S::dot16::<C>(isum, &codes[1], x.codes[r].add(16));
-            *acc = scaled::<S>(d, x.scale[r], isum, *acc);
+        let offset = S::splat(i32::from(-offset) & 0xffff);
+        for (acc, x) in acc.iter_mut().zip(x) {
+            let (sum, codes_x) =
+                (S::broadcast((&raw const (*x).sum).cast()), &raw const (*x).codes);
+            let isum = S::madd16(S::splat(0), sum, offset);
+            let isum = S::dot16::<C>(isum, &codes[0], codes_x.cast());
+            let isum = S::dot16::<C>(isum, &codes[1], codes_x.cast::<i8>().add(16));
+            *acc = scaled::<S>(d, (*x).scale, isum, *acc);
         }
     }
 }
@@ -130,13 +138,17 @@ impl Codes for Q4_0 {
 }
 
 impl IntFormat for Q4_0 {
-    const BLOCK: usize = 32;
+    type Record = Record32;
+
+    fn records(x: &Inputs) -> &[Record32] {
+        &x.narrow
+    }
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: &XBlock<R>,
+        x: [*const Record32; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 4 words and a scale.
@@ -168,13 +180,17 @@ impl Codes for Mxfp4 {
 }
 
 impl IntFormat for Mxfp4 {
-    const BLOCK: usize = 32;
+    type Record = Record32;
+
+    fn records(x: &Inputs) -> &[Record32] {
+        &x.narrow
+    }
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: &XBlock<R>,
+        x: [*const Record32; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 4 words and a scale byte; nibbles are below 16.

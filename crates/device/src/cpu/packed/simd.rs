@@ -56,9 +56,8 @@ pub(crate) trait Simd {
     /// `acc` plus, in each lane, the dot of 16 unsigned code bytes (4 of each vector) with the 16 int8
     /// at `x`.
     unsafe fn dot16<C: Codes>(acc: Self::I, codes: &[Self::I; 4], x: *const i8) -> Self::I;
-    /// In each lane, the dot of 32 signed code bytes with the 32 int8 (-127..=127) at `x`, whose sum is
-    /// `sum`.
-    unsafe fn dot32_signed(codes: &[Self::I; 8], x: *const i8, sum: i32) -> Self::I;
+    /// In each lane, the dot of 32 signed code bytes with 32 int8 (-127..=127) whose sum is `sum[0]`.
+    unsafe fn dot32_signed(codes: &[Self::I; 8], x: &[i8; 32], sum: &[i16; 2]) -> Self::I;
     /// Grid points of IQ2_XXS: for index byte i of a lane, byte i of the results is the low and the high
     /// half of `GRID[index]`.
     unsafe fn grid(indices: Self::I) -> [Self::I; 2];

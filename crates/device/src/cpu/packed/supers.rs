@@ -2,11 +2,11 @@
 //! activation rows, by the expressions of the format's file in `ironstar_quant`.
 
 use super::TILE_ROWS;
-use super::inputs::{SUMS_32, paired};
+use super::inputs::{Inputs, Record256, paired};
 use super::layout::FIELDS;
 use super::narrow::{bytes, half, scaled, word};
 use super::simd::{Codes, Simd};
-use super::tile::{IntFormat, XBlock};
+use super::tile::IntFormat;
 
 pub(crate) struct Q2K;
 pub(crate) struct Q3K;
@@ -41,13 +41,17 @@ trait Super: Codes {
 }
 
 impl<F: Super> IntFormat for F {
-    const BLOCK: usize = 256;
+    type Record = Record256;
+
+    fn records(x: &Inputs) -> &[Record256] {
+        &x.wide
+    }
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: &XBlock<R>,
+        x: [*const Record256; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has WORDS words and one or two f16.
@@ -63,18 +67,28 @@ impl<F: Super> IntFormat for F {
                 let i = product_sums::<S, F, R>(words, &scales, x, [S::splat(0); R]);
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let inner = S::fms(d, S::from_i32(i[r]), minimums[r]);
-                    *acc = S::fma(S::splat_f32(x.scale[r]), inner, *acc);
+                    *acc = S::fma(S::splat_f32((*x[r]).scale), inner, *acc);
                 }
             } else {
                 let offset = j.map(|j| S::mul(j, S::splat(-F::OFFSET)));
                 let i = product_sums::<S, F, R>(words, &scales, x, offset);
                 let d = half::<S>(fields[1], block);
                 for (r, acc) in acc.iter_mut().enumerate() {
-                    *acc = scaled::<S>(d, x.scale[r], i[r], *acc);
+                    *acc = scaled::<S>(d, (*x[r]).scale, i[r], *acc);
                 }
             }
         }
     }
+}
+
+/// Codes of a piece.
+///
+/// # Safety
+/// `x` points to a record; `piece` is below 16.
+#[inline(always)]
+unsafe fn piece_of(x: *const Record256, piece: usize) -> *const i8 {
+    // SAFETY: the caller's promise; a record has 16 pieces of 16.
+    unsafe { (&raw const (*x).codes).cast::<i8>().add(piece * 16) }
 }
 
 /// J: the sum over pieces of minimum times the sum of x.
@@ -84,18 +98,21 @@ impl<F: Super> IntFormat for F {
 #[inline(always)]
 unsafe fn minimum_sums<S: Simd, F: Super, const R: usize>(
     minimums: &[S::I; 4],
-    x: &XBlock<R>,
+    x: [*const Record256; R],
 ) -> [S::I; R] {
-    // SAFETY: the caller's promise; the sums of a block hold 16 sums of pieces, then 8 of pairs.
+    // SAFETY: the caller's promise; a record has 16 sums of pieces and 8 of pairs of them.
     unsafe {
         let mut j = [S::splat(0); R];
-        let sums = if F::PIECES == 1 { 0 } else { SUMS_32 };
         for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
             let (even, odd) = (S::even_bytes(minimums), S::odd_bytes(minimums));
-            for (j, x) in j.iter_mut().zip(x.sums) {
-                let x = x.add(sums + quad * 4);
-                *j = S::madd16(*j, even, S::broadcast(x.cast()));
-                *j = S::madd16(*j, odd, S::broadcast(x.add(2).cast()));
+            for (j, x) in j.iter_mut().zip(x) {
+                let sums: *const i16 = if F::PIECES == 1 {
+                    (&raw const (*x).sums_16).cast()
+                } else {
+                    (&raw const (*x).sums_32).cast()
+                };
+                *j = S::madd16(*j, even, S::broadcast(sums.add(quad * 4).cast()));
+                *j = S::madd16(*j, odd, S::broadcast(sums.add(quad * 4 + 2).cast()));
             }
         }
         j
@@ -110,10 +127,10 @@ unsafe fn minimum_sums<S: Simd, F: Super, const R: usize>(
 unsafe fn product_sums<S: Simd, F: Super, const R: usize>(
     words: *const u8,
     scales: &[S::I; 4],
-    x: &XBlock<R>,
+    x: [*const Record256; R],
     start: [S::I; R],
 ) -> [S::I; R] {
-    // SAFETY: the caller's promise; a block of x has 256 codes.
+    // SAFETY: the caller's promise.
     unsafe {
         let mut sums = start;
         for (quad, &scales) in scales[..4 / F::PIECES].iter().enumerate() {
@@ -126,21 +143,21 @@ unsafe fn product_sums<S: Simd, F: Super, const R: usize>(
                     let scale = S::and(scale, S::splat(0xffff));
                     for piece in first..first + F::PIECES {
                         let codes = F::codes::<S>(words, piece);
-                        for (sum, x) in sums.iter_mut().zip(x.codes) {
-                            let dot = S::dot16::<F>(S::splat(0), &codes, x.add(piece * 16));
+                        for (sum, x) in sums.iter_mut().zip(x) {
+                            let dot = S::dot16::<F>(S::splat(0), &codes, piece_of(x, piece));
                             *sum = S::madd16(*sum, dot, scale);
                         }
                     }
                 } else if F::PIECES == 1 {
                     let codes = F::codes::<S>(words, first);
-                    for (sum, x) in sums.iter_mut().zip(x.codes) {
-                        let dot = S::dot16::<F>(S::splat(0), &codes, x.add(first * 16));
+                    for (sum, x) in sums.iter_mut().zip(x) {
+                        let dot = S::dot16::<F>(S::splat(0), &codes, piece_of(x, first));
                         *sum = S::add(*sum, S::mul(dot, scale));
                     }
                 } else {
                     let codes = [F::codes::<S>(words, first), F::codes::<S>(words, first + 1)];
-                    for (sum, x) in sums.iter_mut().zip(x.codes) {
-                        let x = x.add(first * 16);
+                    for (sum, x) in sums.iter_mut().zip(x) {
+                        let x = piece_of(x, first);
                         let dot = S::dot16::<F>(S::splat(0), &codes[0], x);
                         let dot = S::dot16::<F>(dot, &codes[1], x.add(16));
                         *sum = S::add(*sum, S::mul(dot, scale));
@@ -385,13 +402,17 @@ static PARITY: [u8; 16] = {
 };
 
 impl IntFormat for Iq2Xxs {
-    const BLOCK: usize = 256;
+    type Record = Record256;
+
+    fn records(x: &Inputs) -> &[Record256] {
+        &x.woven
+    }
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: &XBlock<R>,
+        x: [*const Record256; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 16 words and an f16, x has 256 codes and SUMS sums,
@@ -405,19 +426,20 @@ impl IntFormat for Iq2Xxs {
                 let codes = grid_codes::<S>(word::<S>(words, 2 * group), signs);
                 let scale = S::or(S::shl(S::shr(signs, 28), 1), S::splat(1));
                 for r in 0..R {
-                    let woven = x.woven[r].add(32 * group);
+                    let woven = piece_of(x[r], 2 * group);
                     let dot = S::dot16::<Self>(S::splat(0), &codes[0], woven);
                     let dot = S::dot16::<Self>(dot, &codes[1], woven.add(16));
                     i[r] = S::add(i[r], S::mul(dot, scale));
                     // The upper half of the scale is zero, so that of the sums does not count.
-                    let sum = S::broadcast(x.sums[r].add(SUMS_32 + paired(group)).cast());
+                    let sums: *const i16 = (&raw const (*x[r]).sums_32).cast();
+                    let sum = S::broadcast(sums.add(paired(group)).cast());
                     j[r] = S::madd16(j[r], scale, sum);
                 }
             }
             let d = S::mul_f32(half::<S>(fields[1], block), S::splat_f32(0.125));
             for (r, acc) in acc.iter_mut().enumerate() {
                 let i = S::add(i[r], S::mul(j[r], S::splat(-43)));
-                *acc = scaled::<S>(d, x.scale[r], i, *acc);
+                *acc = scaled::<S>(d, (*x[r]).scale, i, *acc);
             }
         }
     }

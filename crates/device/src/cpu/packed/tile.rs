@@ -1,7 +1,7 @@
 //! The loops around a tile kernel: tiles, groups, activation rows, shards, and where results go.
 
 use super::TILE_ROWS;
-use super::inputs::{Inputs, SUMS};
+use super::inputs::Inputs;
 use super::layout::{FIELDS, Plan};
 use super::simd::{Simd, TileKernel};
 use ironstar_quant::{SHARDS, shard_blocks};
@@ -53,33 +53,24 @@ pub(crate) struct Part<'a> {
     pub sink: Sink,
 }
 
-/// The same block of `R` activation rows.
-pub(crate) struct XBlock<const R: usize> {
-    /// Codes of the block.
-    pub codes: [*const i8; R],
-    /// The same, woven (blocks of 256).
-    pub woven: [*const i8; R],
-    /// Scale of the block.
-    pub scale: [f32; R],
-    /// Sums: one, or [`SUMS`].
-    pub sums: [*const i16; R],
-}
-
 /// A weight format whose products are integers inside a block.
 pub(crate) trait IntFormat {
-    /// Elements of a block: 32 or 256.
-    const BLOCK: usize;
+    /// A block of activations.
+    type Record;
+
+    /// The blocks of all rows.
+    fn records(x: &Inputs) -> &[Self::Record];
 
     /// Advances the accumulators by one block, by the expression of the format's file in
     /// `ironstar_quant`. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// The machine has `S`; the fields are those of a tile of this format, offset to the vector's rows,
-    /// and have `block`; the pointers of `x` have a block.
+    /// and have `block`; `x` points to records.
     unsafe fn step<S: Simd, const R: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: &XBlock<R>,
+        x: [*const Self::Record; R],
         acc: &mut [S::F; R],
     );
 }
@@ -245,29 +236,17 @@ unsafe fn int_inputs<S: Simd, F: IntFormat>(vector: &Vector<'_>) {
 /// One vector of rows times `R` inputs.
 #[inline(always)]
 unsafe fn int_rows<S: Simd, F: IntFormat, const R: usize>(vector: &Vector<'_>, start: usize) {
-    let x = vector.part.x;
+    let records = F::records(vector.part.x);
     let blocks = vector.part.plan.blocks;
-    let sums = if F::BLOCK == 256 { SUMS } else { 1 };
     let inputs: [_; R] = std::array::from_fn(|r| vector.input(start + r));
-    let codes = inputs.map(|(_, row)| x.codes[row * x.columns..][..x.columns].as_ptr());
-    let woven = inputs.map(|(_, row)| x.woven.as_ptr().wrapping_add(row * x.columns));
-    let scales = inputs.map(|(_, row)| x.scales[row * blocks..][..blocks].as_ptr());
-    let all_sums = blocks * sums;
-    let sums_of = inputs.map(|(_, row)| x.sums[row * all_sums..][..all_sums].as_ptr());
-    // SAFETY: the machine has `S`; a row has `blocks` blocks of F::BLOCK codes, a scale each, and `sums`
-    // sums each, by the slices above; `woven` has the length of `codes` where F::BLOCK is 256.
+    let rows = inputs.map(|(_, row)| records[row * blocks..][..blocks].as_ptr());
+    // SAFETY: the machine has `S`; a row has `blocks` records by the slices above.
     unsafe {
         let mut shards = [[S::zero(); SHARDS]; R];
         for shard in 0..SHARDS {
             let mut acc = [S::zero(); R];
             for block in shard_blocks(blocks, shard) {
-                let x = XBlock {
-                    codes: codes.map(|codes| codes.add(block * F::BLOCK)),
-                    woven: woven.map(|woven| woven.wrapping_add(block * F::BLOCK)),
-                    scale: scales.map(|scale| *scale.add(block)),
-                    sums: sums_of.map(|of| of.add(block * sums)),
-                };
-                F::step::<S, R>(&vector.fields, block, &x, &mut acc);
+                F::step::<S, R>(&vector.fields, block, rows.map(|row| row.add(block)), &mut acc);
             }
             for (shards, acc) in shards.iter_mut().zip(acc) {
                 shards[shard] = acc;
@@ -310,13 +289,13 @@ pub(crate) fn shard_elements(columns: usize, shard: usize) -> Range<usize> {
 unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize>(vector: &Vector<'_>, start: usize) {
     let x = vector.part.x;
     let inputs: [_; R] = std::array::from_fn(|r| vector.input(start + r));
-    let values = inputs.map(|(_, row)| x.values[row * x.columns..][..x.columns].as_ptr());
+    let values = inputs.map(|(_, row)| x.values(row).as_ptr());
     // SAFETY: the machine has `S`; elements are below `columns`, which the values (by the slices above)
     // and the tile have.
     unsafe {
         let mut shards = [[S::zero(); SHARDS]; R];
         for shard in 0..SHARDS {
-            let elements = shard_elements(x.columns, shard);
+            let elements = shard_elements(x.columns(), shard);
             let mut acc = [[S::zero(); 8]; R];
             let mut k = elements.start;
             while k + 8 <= elements.end {
