@@ -10,7 +10,7 @@ mod worker;
 
 use ironstar_fuzz::{Counting, TARGETS, find};
 use options::Options;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 #[global_allocator]
@@ -32,6 +32,9 @@ fn run(options: &Options, words: &[String]) -> Result<(), String> {
         TARGETS.iter().for_each(|target| println!("{}", target.name));
         return Ok(());
     }
+    if let Some(folder) = &options.export {
+        return export(folder).map_err(|e| format!("{}: {e}", folder.display()));
+    }
     if options.worker {
         let name = options.target.as_deref().unwrap_or_default();
         let target = find(name).ok_or_else(|| format!("no target `{name}`; see --list"))?;
@@ -41,6 +44,17 @@ fn run(options: &Options, words: &[String]) -> Result<(), String> {
         Some(name) => supervise(name, options, words),
         None => TARGETS.iter().try_for_each(|target| supervise(target.name, options, words)),
     }
+}
+
+/// Writes the seeds as files, a folder for each target.
+fn export(folder: &Path) -> std::io::Result<()> {
+    for target in TARGETS {
+        std::fs::create_dir_all(folder.join(target.name))?;
+        for (index, seed) in (target.seeds)().iter().enumerate() {
+            std::fs::write(folder.join(target.name).join(format!("seed-{index}")), seed)?;
+        }
+    }
+    Ok(())
 }
 
 /// Runs one target in its own process; finds the input that killed it, if one did.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     /// Name the targets and stop.
     pub list: bool,
+    /// Write every target's seeds into this folder and stop.
+    pub export: Option<PathBuf>,
     /// One target, or all.
     pub target: Option<String>,
     /// How long to mutate, for each target.
@@ -22,8 +24,8 @@ pub struct Options {
     pub folder: PathBuf,
 }
 
-const HELP: &str =
-    "flags: --list, --target NAME, --seconds N, --seed N, --input-seconds N, --folder DIR";
+const HELP: &str = "flags: --list, --target NAME, --seconds N, --seed N, --input-seconds N, \
+                    --folder DIR, --export DIR";
 /// Generous, since CI machines are shared.
 const INPUT_SECONDS_MAX: f64 = 10.0;
 
@@ -32,6 +34,7 @@ impl Options {
     pub fn parse(words: &[String]) -> Result<Self, String> {
         let mut options = Options {
             list: false,
+            export: None,
             target: None,
             seconds: 3.0,
             input_seconds_max: INPUT_SECONDS_MAX,
@@ -47,6 +50,7 @@ impl Options {
                 "--list" => options.list = true,
                 "--worker" => options.worker = true,
                 "--target" => options.target = Some(value()?.clone()),
+                "--export" => options.export = Some(value()?.into()),
                 "--trace" => options.trace = Some(value()?.into()),
                 "--folder" => options.folder = value()?.into(),
                 "--seconds" => options.seconds = number(flag, value()?)?,

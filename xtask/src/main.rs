@@ -17,7 +17,7 @@ cargo xtask ci [--only STEP] [--list]
     Everything a change must pass, in order; stops at the first step that fails.
 cargo xtask tidy [--root DIR]
     The rules of the house that no compiler checks. Exceptions: xtask/tidy-exceptions.txt.
-cargo xtask fuzz [--target NAME] [--seconds N] [--seed N] [--list]
+cargo xtask fuzz [--target NAME] [--seconds N] [--seed N] [--list] [--export DIR]
     Mutated inputs for every parser of outside bytes; docs/testing.md says more.";
 
 fn main() -> ExitCode {

@@ -1,5 +1,6 @@
 //! The table of targets. Adding one: a module with seeds and a `run`, and a row in [`TARGETS`].
 
+mod chat;
 mod gguf;
 mod model;
 mod quant;
@@ -32,6 +33,7 @@ pub static TARGETS: &[Target] = &[
     text::TOKENIZER,
     text::ENCODE,
     text::STREAM,
+    chat::RENDER,
     gguf::FILE,
     gguf::SAFETENSORS,
     model::LOAD,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cuts a published tokenizer.json to 256 bytes, the first merges and all added tokens.
+"""Cuts a published tokenizer.json to 256 bytes, the first merges and all added tokens, and one marker more.
 
 usage: fuzz_tokenizer.py models/nano/tokenizer.json fuzz/seeds/tokenizer.json
 """
@@ -8,6 +8,8 @@ import json
 import sys
 
 MERGES = 80
+# A marker of V4.1 that the older vocabularies lack.
+EXTRA = "<｜System｜>"
 
 
 def pair(merge):
@@ -19,6 +21,7 @@ def main(source, target):
     model = whole["model"]
     merges = model["merges"][:MERGES]
     added = whole["added_tokens"]
+    added.append(dict(added[-1], content=EXTRA))
     markers = {token["content"] for token in added}
     letters = [t for t in model["vocab"] if len(t) == 1 and t not in markers]
     made = ["".join(pair(merge)) for merge in merges]
