@@ -16,6 +16,8 @@ pub enum Blame {
     Ours,
     /// Whoever read our output has gone: exit 0, silently.
     Reader,
+    /// Ctrl-C: exit 130, silently.
+    Interrupt,
 }
 
 /// A message for the person at the terminal, with its blame.
@@ -56,6 +58,12 @@ impl Failure {
         Failure::environment(format!("writing standard output: {error}"))
     }
 
+    /// The person stopped us.
+    #[must_use]
+    pub fn interrupted() -> Self {
+        Failure { blame: Blame::Interrupt, message: String::new() }
+    }
+
     /// The process's exit code.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
@@ -63,6 +71,7 @@ impl Failure {
             Blame::Caller => 2,
             Blame::Environment | Blame::Ours => 1,
             Blame::Reader => 0,
+            Blame::Interrupt => crate::interrupt::EXIT_CODE,
         })
     }
 }

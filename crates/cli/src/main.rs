@@ -2,10 +2,14 @@
 //!
 //! Start at [`flags`] for what can be asked, then `commands/NAME.rs` for what is done.
 
+mod answer;
+mod asking;
 mod commands;
+mod debug;
 mod eval_cases;
 mod failure;
 mod flags;
+mod interrupt;
 mod loading;
 mod logprobs_file;
 mod progress;
@@ -28,7 +32,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if failure.blame != Blame::Reader {
+            if !matches!(failure.blame, Blame::Reader | Blame::Interrupt) {
                 let _ = writeln!(std::io::stderr(), "ironstar: {failure}");
             }
             failure.exit_code()
@@ -38,17 +42,17 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command.unwrap_or_else(|| Command::Run(Box::new(cli.run))) {
-        Command::Run(flags) => commands::run::run(&flags),
-        Command::Inspect(flags) => commands::inspect::run(&flags),
-        Command::Tokens(flags) => commands::tokens::run(&flags),
         Command::Quantize(flags) => commands::quantize::run(&flags),
-        Command::Perplexity(flags) => commands::perplexity::run(&flags),
-        Command::Eval(flags) => commands::eval::run(&flags),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "ironstar", &mut script);
             print(&script)
         }
+        Command::Inspect(flags) => commands::inspect::run(&flags),
+        Command::Tokens(flags) => commands::tokens::run(&flags),
+        Command::Run(flags) => commands::run::run(&flags),
+        Command::Perplexity(flags) => commands::perplexity::run(&flags),
+        Command::Eval(flags) => commands::eval::run(&flags),
         Command::Man => {
             let mut page = Vec::new();
             man_page(&mut page).map_err(|error| Failure::output(&error))?;

@@ -1,0 +1,173 @@
+//! One model, one session, and answers from it: what `run`, the chat and `eval` share.
+
+use crate::failure::Failure;
+use crate::flags::{self, Speculate};
+use crate::loading;
+use crate::progress::Progress;
+use ironstar_engine::sampler::Settings;
+use ironstar_engine::{
+    CancelFlag, Control, Engine, Finish, Generate, Session, Speculation, SpeculationReport, Token,
+};
+use ironstar_text::{Channel, ThinkSplitter, Tokenizer};
+use std::time::{Duration, Instant};
+
+/// A model that answers.
+pub struct Answerer {
+    /// The model.
+    pub engine: Engine,
+    /// Its one timeline.
+    pub session: Session,
+    /// Its vocabulary.
+    pub tokenizer: Tokenizer,
+    /// What to call the model.
+    pub name: String,
+    /// Temperature that the file recommends.
+    pub default_temperature: Option<f64>,
+    speculation: Speculation,
+}
+
+/// An answer and how it came about.
+pub struct Answer {
+    /// What the model thought.
+    pub reasoning: String,
+    /// What it said.
+    pub content: String,
+    /// Every token, the one that ended it included.
+    pub tokens: Vec<Token>,
+    /// Tokens of the prompt, and how many needed no work.
+    pub prompt: (usize, usize),
+    /// Why it ended.
+    pub finish: Finish,
+    /// What guessing gained.
+    pub speculation: SpeculationReport,
+    /// Time for the prompt and for the answer.
+    pub times: (Duration, Duration),
+}
+
+impl Answerer {
+    /// Loads the model that the flags name.
+    pub fn open(flags: &flags::Model) -> Result<Self, Failure> {
+        let (mut engine, opened) = loading::engine(flags)?;
+        let session = engine.session(flags.ctx).map_err(loading::from_engine)?;
+        let tokenizer = loading::tokenizer(&opened.gguf)?;
+        let temperature = opened.gguf.metadata().opt_f32("general.sampling.temp");
+        Ok(Answerer {
+            engine,
+            session,
+            tokenizer,
+            name: opened.name,
+            default_temperature: temperature
+                .map_err(|error| loading::from_gguf(&error))?
+                .map(f64::from),
+            speculation: match flags.speculate {
+                Speculate::Auto => Speculation::Auto,
+                Speculate::Off => Speculation::Off,
+                Speculate::Mtp => Speculation::Mtp,
+                Speculate::Lookup => Speculation::Lookup,
+            },
+        })
+    }
+
+    /// Settings of the flags, completed by the model file's.
+    #[must_use]
+    pub fn settings(&self, flags: &flags::Sampling) -> Settings {
+        Settings {
+            temperature: flags.temp.or(self.default_temperature).unwrap_or(1.0),
+            top_k: flags.top_k,
+            top_p: flags.top_p,
+            min_p: flags.min_p,
+            logprobs: flags.logprobs.map(usize::from),
+        }
+    }
+
+    /// Reads a prompt and answers it; text is handed out as it comes.
+    pub fn answer(
+        &mut self,
+        prompt: &[u32],
+        thinking: bool,
+        (settings, seed, tokens_max): (Settings, u64, Option<usize>),
+        cancel: &CancelFlag,
+        on_text: &mut dyn FnMut(Channel, &str),
+    ) -> Result<Answer, Failure> {
+        let start = Instant::now();
+        let bar = Progress::new("reading", prompt.len() as u64, "tokens");
+        let reused = self
+            .session
+            .sync(&mut self.engine, prompt, &mut |progress| bar.at(progress.done as u64), cancel)
+            .map_err(loading::from_engine)?
+            .reused;
+        drop(bar);
+        let read = start.elapsed();
+        let stop: Vec<u32> = self.tokenizer.eos().into_iter().collect();
+        let what = Generate {
+            settings,
+            seed,
+            tokens_max,
+            stop: stop.clone(),
+            speculation: self.speculation,
+            ..Generate::default()
+        };
+        let mut splitter = ThinkSplitter::new(&self.tokenizer, thinking);
+        let (mut reasoning, mut content, mut tokens) = (String::new(), String::new(), Vec::new());
+        let mut on_token = |token: &Token| {
+            tokens.push(token.clone());
+            if !stop.contains(&token.id) {
+                let (channel, text) = splitter.push(token.id);
+                match channel {
+                    Channel::Reasoning => reasoning.push_str(&text),
+                    Channel::Content => content.push_str(&text),
+                }
+                on_text(channel, &text);
+            }
+            Control::Continue
+        };
+        let generated = self
+            .session
+            .generate(&mut self.engine, &what, &mut on_token, cancel)
+            .map_err(loading::from_engine)?;
+        Ok(Answer {
+            reasoning,
+            content,
+            tokens,
+            prompt: (prompt.len(), reused),
+            finish: generated.finish,
+            speculation: generated.speculation,
+            times: (read, start.elapsed() - read),
+        })
+    }
+}
+
+impl Answer {
+    /// One line of speeds and counts, for standard error.
+    #[must_use]
+    pub fn summary(&self, seed: u64) -> String {
+        let (prompt, reused) = self.prompt;
+        let rate = |count: usize, time: Duration| {
+            #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+            let rate = count as f64 / time.as_secs_f64().max(1e-9);
+            format!("{rate:.1} tokens/s")
+        };
+        let mut text = format!(
+            "prompt {prompt} tokens ({reused} reused), {}; answer {} tokens, {}",
+            rate(prompt - reused, self.times.0),
+            self.tokens.len(),
+            rate(self.tokens.len(), self.times.1),
+        );
+        let guessing = &self.speculation;
+        if guessing.drafted > 0 {
+            text.push_str(&format!("; {} of {} drafts right", guessing.accepted, guessing.drafted));
+        }
+        text.push_str(&format!("; seed {seed}"));
+        text
+    }
+
+    /// Why it ended, as APIs call it.
+    #[must_use]
+    pub fn finish_name(&self) -> &'static str {
+        match self.finish {
+            Finish::StopToken(_) | Finish::Stopped => "stop",
+            Finish::TokensMax | Finish::Context => "length",
+            Finish::Cancelled => "cancelled",
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `ironstar inspect`: what a model file holds and what running it takes.
+
+use crate::failure::Failure;
+use crate::flags::Inspect;
+use crate::{loading, print};
+use ironstar_gguf::{Gguf, Metadata, TensorKind, Value};
+use ironstar_model::deepseek_v4::{drafter_specs, tensor_specs, weight_plan};
+use ironstar_model::{Model, Options, PlanLine, Shape};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Longest text of a metadata value that is shown.
+const VALUE_CHARS_MAX: usize = 100;
+
+/// Runs the command.
+pub fn run(flags: &Inspect) -> Result<(), Failure> {
+    let opened = loading::open(flags.model.as_deref(), None)?;
+    let shape = Shape::from_metadata(opened.gguf.metadata()).map_err(loading::from_model)?;
+    let plan = memory_plan(&opened, &shape, flags.ctx)?;
+    if flags.json {
+        return print(json(&opened, &shape, &plan, flags).as_bytes());
+    }
+    let mut text = String::new();
+    let name = opened.gguf.metadata().opt_str("general.name").ok().flatten().unwrap_or("no name");
+    let _ = writeln!(text, "{}: {name}", opened.name);
+    let _ = writeln!(text, "\nShape");
+    for (key, value) in shape.to_metadata() {
+        let _ = writeln!(text, "  {key:<46} {}", shown(&value));
+    }
+    let _ = writeln!(text, "\nTensors by type");
+    for (kind, (count, bytes)) in by_kind(&opened.gguf) {
+        let _ = writeln!(text, "  {kind:<8} {count:>6} tensors {:>12}", mib(bytes));
+    }
+    if flags.tensors {
+        let files = [Some(&opened.gguf), opened.drafter.as_ref()];
+        for tensor in files.into_iter().flatten().flat_map(Gguf::tensors) {
+            let dims: Vec<String> = tensor.dims.iter().map(u64::to_string).collect();
+            let kind = tensor.kind.name();
+            let _ = writeln!(text, "  {:<40} {kind:<8} {}", tensor.name, dims.join(" x "));
+        }
+    }
+    if flags.metadata {
+        let _ = writeln!(text, "\nMetadata");
+        for (key, value) in opened.gguf.metadata().entries() {
+            let _ = writeln!(text, "  {key:<46} {}", shown(value));
+        }
+    }
+    let _ = writeln!(text, "\nMemory for a session of {} tokens", flags.ctx);
+    for line in &plan {
+        let _ = writeln!(text, "  {:<28} {:>12}", line.what, mib(line.bytes));
+    }
+    let _ = writeln!(text, "  {:<28} {:>12}", "in all", mib(plan.iter().map(|line| line.bytes).sum()));
+    print(text.as_bytes())
+}
+
+/// Weights as they lie in the files, one session, and scratch.
+fn memory_plan(
+    opened: &loading::Opened,
+    shape: &Shape,
+    context: usize,
+) -> Result<Vec<PlanLine>, Failure> {
+    let mut plan = weight_plan(&opened.gguf, &tensor_specs(shape)).map_err(loading::from_model)?;
+    if let Some(drafter) = &opened.drafter {
+        let lines = weight_plan(drafter, &drafter_specs(shape)).map_err(loading::from_model)?;
+        let bytes = lines.iter().map(|line| line.bytes).sum();
+        plan.push(PlanLine { what: "next-token block", bytes });
+    }
+    let drafter = opened.drafter.is_some();
+    plan.extend(Model::memory_plan(shape, context, &Options::default(), drafter));
+    Ok(plan)
+}
+
+fn by_kind(gguf: &Gguf) -> BTreeMap<String, (usize, u64)> {
+    let mut kinds: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+    for tensor in gguf.tensors() {
+        let entry = kinds.entry(tensor.kind.name()).or_default();
+        *entry = (entry.0 + 1, entry.1 + tensor.byte_count().unwrap_or(0));
+    }
+    kinds
+}
+
+fn json(opened: &loading::Opened, shape: &Shape, plan: &[PlanLine], flags: &Inspect) -> String {
+    let values = |entries: &[(String, Value)]| -> serde_json::Map<String, serde_json::Value> {
+        entries.iter().map(|(key, value)| (key.clone(), shown(value).into())).collect()
+    };
+    let tensors: Vec<serde_json::Value> = opened.gguf.tensors().iter().map(tensor_json).collect();
+    let lines: serde_json::Map<_, _> =
+        plan.iter().map(|line| (line.what.to_owned(), line.bytes.into())).collect();
+    let metadata: &Metadata = opened.gguf.metadata();
+    let object = serde_json::json!({
+        "file": opened.name,
+        "shape": values(&shape.to_metadata()),
+        "metadata": values(metadata.entries()),
+        "tensors": tensors,
+        "memory": { "context": flags.ctx, "bytes": lines },
+    });
+    format!("{object}\n")
+}
+
+fn tensor_json(tensor: &ironstar_gguf::TensorInfo) -> serde_json::Value {
+    let known = !matches!(tensor.kind, TensorKind::Other(_));
+    serde_json::json!({
+        "name": tensor.name, "type": tensor.kind.name(), "dims": tensor.dims, "part": tensor.part,
+        "bytes": tensor.byte_count(), "known": known,
+    })
+}
+
+/// A value in one line; arrays by their length and first entries.
+fn shown(value: &Value) -> String {
+    let mut text = match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(v) => v.to_string(),
+        Value::U8(v) => v.to_string(),
+        Value::I8(v) => v.to_string(),
+        Value::U16(v) => v.to_string(),
+        Value::I16(v) => v.to_string(),
+        Value::U32(v) => v.to_string(),
+        Value::I32(v) => v.to_string(),
+        Value::U64(v) => v.to_string(),
+        Value::I64(v) => v.to_string(),
+        Value::F32(v) => v.to_string(),
+        Value::F64(v) => v.to_string(),
+        Value::Array(array) => match array {
+            ironstar_gguf::Array::U32(v) if v.len() <= 128 => joined(v),
+            ironstar_gguf::Array::I32(v) if v.len() <= 128 => joined(v),
+            ironstar_gguf::Array::F32(v) if v.len() <= 128 => joined(v),
+            other => format!("{} entries", other.len()),
+        },
+    };
+    if let Some((cut, _)) = text.char_indices().nth(VALUE_CHARS_MAX) {
+        text.truncate(cut);
+        text.push_str("...");
+    }
+    text.replace('\n', " ")
+}
+
+fn joined<T: ToString>(values: &[T]) -> String {
+    values.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// Bytes as mebibytes.
+fn mib(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "two decimals are shown")]
+    let mebibytes = bytes as f64 / f64::from(1 << 20);
+    format!("{mebibytes:.2} MiB")
+}

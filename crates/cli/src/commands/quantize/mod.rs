@@ -1,0 +1,124 @@
+//! `ironstar quantize`: published weights or a GGUF file in, a GGUF file in the yardstick's layout out.
+
+mod encode;
+mod output;
+mod plan;
+mod source;
+
+use crate::failure::Failure;
+use crate::flags::Quantize;
+use crate::{loading, print};
+use ironstar_gguf::{Array, Value};
+use ironstar_model::deepseek_v4::{TensorSpec, drafter_specs, import, tensor_specs};
+use ironstar_text::Parts;
+use output::{Job, bytes_of};
+use source::Source;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Runs the command.
+pub fn run(flags: &Quantize) -> Result<(), Failure> {
+    let source = Source::open(&flags.input)?;
+    let rules = flags.tensor_type.iter().map(|rule| plan::parse_rule(rule)).collect::<Result<Vec<_>, _>>()?;
+    let shape = source.shape()?;
+    let present = |specs: Vec<TensorSpec>| -> Vec<TensorSpec> {
+        specs.into_iter().filter(|spec| !spec.optional || source.has(spec)).collect()
+    };
+    let mut specs = present(tensor_specs(&shape));
+    let backbone = specs.len();
+    if source.has_drafter() {
+        specs.extend(present(drafter_specs(&shape)));
+    }
+    let mut model = plan::plan(specs, flags.mix, &rules)?;
+    let drafter = model.split_off(backbone);
+
+    let name = flags.name.clone().or_else(|| source.name()).unwrap_or_else(|| "unnamed".into());
+    let parts = source.tokenizer(flags.tokenizer.as_deref())?;
+    if parts.tokens.len() != shape.vocabulary {
+        return Err(Failure::caller(format!(
+            "the tokenizer has {} tokens and the model's vocabulary {}; name the right one with --tokenizer",
+            parts.tokens.len(),
+            shape.vocabulary
+        )));
+    }
+    let mut metadata = shape.to_metadata();
+    metadata.extend(general(&name, flags));
+    metadata.extend(vocabulary(&parts));
+    let mut jobs = vec![Job { path: &flags.output, metadata, tensors: model }];
+    let beside = loading::beside(&flags.output).ok_or_else(|| {
+        Failure::caller(format!("{}: a file name is wanted", flags.output.display()))
+    })?;
+    if !drafter.is_empty() {
+        let mut metadata = import::drafter_metadata(&shape);
+        metadata.extend(general(&format!("{name} next-token block"), flags));
+        jobs.push(Job { path: &beside, metadata, tensors: drafter });
+    }
+    report(&jobs, flags.json)?;
+    if flags.dry_run {
+        return Ok(());
+    }
+    if let Some(job) = jobs.iter().find(|job| job.path.exists() && !flags.force) {
+        return Err(Failure::caller(format!("{} exists; --force replaces it", job.path.display())));
+    }
+    let threads = flags.threads.map_or_else(loading::cores, usize::from);
+    jobs.iter().try_for_each(|job| output::write(job, &source, &flags.input, threads))
+}
+
+fn general(name: &str, flags: &Quantize) -> Vec<(String, Value)> {
+    let text = |key: &str, value: &str| (key.to_owned(), Value::String(value.to_owned()));
+    let mut all = vec![
+        text("general.name", name),
+        text("general.type", "model"),
+        ("general.quantization_version".into(), Value::U32(2)),
+    ];
+    if let Some(temperature) = flags.default_temp {
+        all.push(("general.sampling.temp".into(), Value::F32(temperature)));
+    }
+    all
+}
+
+/// The tokenizer as GGUF files carry it.
+fn vocabulary(parts: &Parts) -> Vec<(String, Value)> {
+    let kinds = parts.kinds.iter().map(|kind| i32::try_from(*kind).unwrap_or(1)).collect();
+    let merges = parts.merges.iter().map(|merge| merge.clone().into_bytes()).collect();
+    let mut all = vec![
+        ("tokenizer.ggml.model".to_owned(), Value::String("gpt2".into())),
+        ("tokenizer.ggml.pre".to_owned(), Value::String(parts.pre.clone())),
+        ("tokenizer.ggml.tokens".to_owned(), Value::Array(Array::String(parts.tokens.clone()))),
+        ("tokenizer.ggml.token_type".to_owned(), Value::Array(Array::I32(kinds))),
+        ("tokenizer.ggml.merges".to_owned(), Value::Array(Array::String(merges))),
+        ("tokenizer.ggml.add_bos_token".to_owned(), Value::Bool(false)),
+    ];
+    let ids = [("bos", parts.bos), ("eos", parts.eos), ("padding", parts.pad)];
+    for (name, id) in ids {
+        all.extend(id.map(|id| (format!("tokenizer.ggml.{name}_token_id"), Value::U32(id))));
+    }
+    all
+}
+
+/// What will be written: bytes by format, for each file.
+fn report(jobs: &[Job<'_>], json: bool) -> Result<(), Failure> {
+    let mut text = String::new();
+    let mut files = Vec::new();
+    for job in jobs {
+        let total: u64 = job.tensors.iter().map(bytes_of).sum();
+        let mut formats: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+        for planned in &job.tensors {
+            let name = planned.kind.name();
+            let entry = formats.entry(name).or_default();
+            *entry = (entry.0 + 1, entry.1 + bytes_of(planned));
+        }
+        let _ = writeln!(text, "{}: {} tensors, {total} bytes", job.path.display(), job.tensors.len());
+        for (format, (tensors, bytes)) in &formats {
+            let _ = writeln!(text, "  {format:<8} {tensors:>6} tensors {bytes:>15} bytes");
+        }
+        files.push(serde_json::json!({
+            "file": job.path.display().to_string(), "tensors": job.tensors.len(), "bytes": total,
+            "formats": formats,
+        }));
+    }
+    if json {
+        text = format!("{}\n", serde_json::json!({ "files": files }));
+    }
+    print(text.as_bytes())
+}

@@ -1,0 +1,152 @@
+//! From flags to an opened model: the file that was named, or the one inside the binary.
+
+use crate::debug::StepPrinter;
+use crate::failure::Failure;
+use crate::flags::{self, BackendName, DebugKey, IsaName, Numerics};
+use crate::progress::Progress;
+use ironstar_device::Isa;
+use ironstar_engine::{BackendChoice, Engine, EngineOptions};
+use ironstar_gguf::Gguf;
+use ironstar_model::RowStorage;
+use ironstar_text::Tokenizer;
+use std::path::{Path, PathBuf};
+
+/// The small model that every binary carries, and its next-token block.
+#[cfg(feature = "bundled-model")]
+pub static BUNDLED: Option<(&[u8], &[u8])> = Some((
+    include_bytes!("../../../models/nano.gguf"),
+    include_bytes!("../../../models/nano-mtp.gguf"),
+));
+/// This binary was built without the small model.
+#[cfg(not(feature = "bundled-model"))]
+pub static BUNDLED: Option<(&[u8], &[u8])> = None;
+
+/// A model file with the name that is shown for it.
+pub struct Opened {
+    /// The model.
+    pub gguf: Gguf,
+    /// Its next-token block, where there is one.
+    pub drafter: Option<Gguf>,
+    /// What to call it.
+    pub name: String,
+}
+
+/// Opens a model, by default the bundled one.
+pub fn open(model: Option<&Path>, mtp_model: Option<&Path>) -> Result<Opened, Failure> {
+    let Some(path) = model else {
+        return bundled(mtp_model);
+    };
+    let drafter = match mtp_model {
+        Some(path) => Some(open_file(path)?),
+        None => match beside(path) {
+            Some(path) if path.exists() => Some(open_file(&path)?),
+            _ => None,
+        },
+    };
+    Ok(Opened { gguf: open_file(path)?, drafter, name: path.display().to_string() })
+}
+
+/// An engine as the flags want it, with the model's name.
+pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
+    let opened = open(flags.model.as_deref(), flags.mtp_model.as_deref())?;
+    let options = EngineOptions {
+        backend: match flags.backend {
+            BackendName::Auto => BackendChoice::Auto,
+            BackendName::Cpu => BackendChoice::Cpu,
+        },
+        threads: flags.threads.map_or(0, usize::from),
+        isa: flags.isa.map(|name| match name {
+            IsaName::Scalar => Isa::Scalar,
+            IsaName::Avx2 => Isa::Avx2,
+            IsaName::Avx512 => Isa::Avx512,
+        }),
+        step_rows: flags.prefill_chunk,
+        float_products: flags.numerics != Numerics::Quantized,
+        round_trips: flags.numerics != Numerics::Exact,
+        rows: match flags.numerics {
+            Numerics::Quantized => RowStorage::Bf16,
+            Numerics::Float | Numerics::Exact => RowStorage::F32,
+        },
+        ..EngineOptions::default()
+    };
+    let bar = Progress::new("loading", 0, "bytes");
+    let mut on_progress = |progress: ironstar_model::Progress<'_>| {
+        bar.total(progress.bytes_total as u64);
+        bar.at(progress.bytes_done as u64);
+    };
+    let drafter = opened.drafter.as_ref();
+    let mut engine = Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress)
+        .map_err(from_engine)?;
+    drop(bar);
+    if flags.debug.contains(&DebugKey::Steps) {
+        engine.set_observer(Some(Box::new(StepPrinter::default())));
+    }
+    Ok((engine, opened))
+}
+
+fn bundled(mtp_model: Option<&Path>) -> Result<Opened, Failure> {
+    let (model, drafter) = BUNDLED.ok_or_else(|| {
+        Failure::caller("this binary carries no model; name one with --model FILE")
+    })?;
+    let wrong = |error: ironstar_gguf::Error| Failure::ours(format!("the bundled model: {error}"));
+    let drafter = match mtp_model {
+        Some(path) => open_file(path)?,
+        None => Gguf::from_static(drafter).map_err(wrong)?,
+    };
+    let gguf = Gguf::from_static(model).map_err(wrong)?;
+    Ok(Opened { gguf, drafter: Some(drafter), name: "the bundled nano model".into() })
+}
+
+/// `DIR/NAME-mtp.gguf` for `DIR/NAME.gguf`.
+#[must_use]
+pub fn beside(model: &Path) -> Option<PathBuf> {
+    let stem = model.file_stem()?.to_str()?;
+    Some(model.with_file_name(format!("{stem}-mtp.gguf")))
+}
+
+fn open_file(path: &Path) -> Result<Gguf, Failure> {
+    Gguf::open(path).map_err(|error| from_gguf(&error))
+}
+
+/// The blame of a reader's error.
+pub fn from_gguf(error: &ironstar_gguf::Error) -> Failure {
+    match error.blame() {
+        ironstar_gguf::Blame::Input => Failure::caller(error.to_string()),
+        ironstar_gguf::Blame::Environment => Failure::environment(error.to_string()),
+    }
+}
+
+/// The blame of a model's error.
+pub fn from_model(error: ironstar_model::Error) -> Failure {
+    match error.blame() {
+        ironstar_model::Blame::Input => Failure::caller(error.to_string()),
+        ironstar_model::Blame::Environment => Failure::environment(error.to_string()),
+        ironstar_model::Blame::Internal => Failure::ours(error.to_string()),
+    }
+}
+
+/// The blame of an engine's error.
+pub fn from_engine(error: ironstar_engine::Error) -> Failure {
+    match error.blame() {
+        ironstar_engine::Blame::Input => Failure::caller(error.to_string()),
+        ironstar_engine::Blame::Environment => Failure::environment(error.to_string()),
+        ironstar_engine::Blame::Internal => Failure::ours(error.to_string()),
+    }
+}
+
+/// The vocabulary that a model file carries.
+pub fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Failure> {
+    ironstar_engine::tokenizer(gguf).map_err(from_engine)
+}
+
+/// How many threads there can be.
+#[must_use]
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Where this program keeps what it remembers between runs.
+#[must_use]
+pub fn state_folder() -> Option<PathBuf> {
+    Some(std::env::home_dir()?.join(".local/state/ironstar"))
+}
