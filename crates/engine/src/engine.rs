@@ -1,0 +1,285 @@
+//! A loaded model on a backend.
+
+use crate::checkpoints::Checkpoints;
+use crate::sampler::Sampler;
+use crate::{Error, Session};
+use ironstar_device::{Backend, Counters, Cpu, CpuConfig, Isa, Step};
+use ironstar_gguf::{Gguf, Metadata};
+use ironstar_model::{
+    LogitsFor, Model, Observer, Options as ModelOptions, Output, Progress, RowStorage, State,
+    Wanted,
+};
+use ironstar_text::{PRE_TOKENIZER, Parts, Tokenizer};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// The best that is there.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+}
+
+/// Which next-token block is loaded with a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DrafterChoice {
+    /// `NAME-mtp.gguf` beside `NAME.gguf`, if it is there.
+    #[default]
+    Beside,
+    /// None, even if there is one.
+    None,
+    /// This file.
+    File(PathBuf),
+}
+
+/// How an engine is opened. None of it but the last three lines changes a bit of any answer.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Where to run.
+    pub backend: BackendChoice,
+    /// Processor threads; 0 means one for each core.
+    pub threads: usize,
+    /// Instruction set; `None` means the best that is there.
+    pub isa: Option<Isa>,
+    /// Which next-token block to load.
+    pub drafter: DrafterChoice,
+    /// Most rows of a step, so also of a prompt's.
+    pub step_rows: usize,
+    /// Tokens between checkpoints of a session.
+    pub checkpoint_spacing: usize,
+    /// Most memory of all checkpoints; 0 keeps none.
+    pub checkpoint_bytes: usize,
+    /// Multiplies all matrices as floats; for checking.
+    pub float_products: bool,
+    /// FP8 and FP4 round trips of the model; off only for checking.
+    pub round_trips: bool,
+    /// How key/value rows are kept.
+    pub rows: RowStorage,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            backend: BackendChoice::Auto,
+            threads: 0,
+            isa: None,
+            drafter: DrafterChoice::Beside,
+            step_rows: 512,
+            checkpoint_spacing: 2048,
+            checkpoint_bytes: 128 << 20,
+            float_products: false,
+            round_trips: true,
+            rows: RowStorage::Bf16,
+        }
+    }
+}
+
+impl EngineOptions {
+    fn model(&self) -> ModelOptions {
+        let (round_trips, rows) = (self.round_trips, self.rows);
+        ModelOptions { round_trips, rows, step_rows_max: self.step_rows }
+    }
+
+    fn open_backend(&self) -> Result<Box<dyn Backend>, Error> {
+        let (BackendChoice::Auto | BackendChoice::Cpu) = self.backend;
+        let (threads, isa, float_products) = (self.threads, self.isa, self.float_products);
+        Ok(Box::new(Cpu::new(CpuConfig { threads, isa, float_products })?))
+    }
+}
+
+/// A loaded model on a backend, with its tokenizer. Sessions are plain values beside it: whoever owns the
+/// engine owns the device and passes `&mut Engine` to the session that is to move.
+pub struct Engine {
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) model: Model,
+    pub(crate) sampler: Sampler,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) options: EngineOptions,
+    tokenizer: Option<Tokenizer>,
+    observer: Option<Box<dyn Observer + Send>>,
+    /// States of sessions that are gone; their memory is freed at the next occasion.
+    dropped: Dropped,
+}
+
+/// Where sessions leave their states when they end.
+pub(crate) type Dropped = Arc<Mutex<Vec<State>>>;
+
+impl Engine {
+    /// Opens a model file, and the next-token block that the options name.
+    pub fn open(
+        path: &Path,
+        options: EngineOptions,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Engine, Error> {
+        let drafter = match &options.drafter {
+            DrafterChoice::None => None,
+            DrafterChoice::File(path) => Some(Gguf::open(path)?),
+            DrafterChoice::Beside => match drafter_beside(path).filter(|p| p.exists()) {
+                Some(path) => Some(Gguf::open(&path)?),
+                None => None,
+            },
+        };
+        Engine::from_gguf(&Gguf::open(path)?, drafter.as_ref(), options, progress)
+    }
+
+    /// Opens a model that lies in memory.
+    pub fn from_bytes(
+        model: Vec<u8>,
+        drafter: Option<Vec<u8>>,
+        options: EngineOptions,
+    ) -> Result<Engine, Error> {
+        let drafter = drafter.map(Gguf::from_bytes).transpose()?;
+        Engine::from_gguf(&Gguf::from_bytes(model)?, drafter.as_ref(), options, &mut |_| {})
+    }
+
+    /// Opens a model from files that are open already.
+    pub fn from_gguf(
+        gguf: &Gguf,
+        drafter: Option<&Gguf>,
+        options: EngineOptions,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Engine, Error> {
+        let backend = options.open_backend()?;
+        Engine::on_backend(backend, gguf, drafter, options, progress)
+    }
+
+    /// Opens a model on a given backend; what the options say of backends is not used.
+    pub fn on_backend(
+        mut backend: Box<dyn Backend>,
+        gguf: &Gguf,
+        drafter: Option<&Gguf>,
+        options: EngineOptions,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Engine, Error> {
+        if options.checkpoint_spacing == 0 {
+            let (name, wanted) = ("checkpoint_spacing", "a number from 1 up");
+            return Err(Error::Setting { name, found: "0".into(), wanted });
+        }
+        let has_tokens = gguf.metadata().get(TOKENS_KEY).is_some();
+        let tokenizer = has_tokens.then(|| tokenizer(gguf)).transpose()?;
+        let model = Model::load(gguf, drafter, backend.as_mut(), options.model(), progress)?;
+        let (found, rows) =
+            (tokenizer.as_ref().map(Tokenizer::vocab_size), model.shape().vocabulary);
+        if let Some(tokenizer) = found.and_then(|f| usize::try_from(f).ok()).filter(|f| *f > rows) {
+            return Err(Error::Tokenizer { tokenizer, model: rows });
+        }
+        Ok(Engine {
+            backend,
+            model,
+            sampler: Sampler::default(),
+            checkpoints: Checkpoints::new(options.checkpoint_bytes),
+            options,
+            tokenizer,
+            observer: None,
+            dropped: Dropped::default(),
+        })
+    }
+
+    /// A new empty session with room for `context` tokens.
+    pub fn session(&mut self, context: usize) -> Result<Session, Error> {
+        self.free_dropped();
+        let state = self.model.new_state(self.backend.as_mut(), context)?;
+        Ok(Session::new(state, self.dropped.clone()))
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The tokenizer of the file; only models made for tests have none.
+    #[must_use]
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// How it was opened.
+    #[must_use]
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    /// Name of the backend.
+    #[must_use]
+    pub fn backend_name(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    /// What the backend has done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.backend.counters()
+    }
+
+    /// Memory of all checkpoints.
+    #[must_use]
+    pub fn checkpoint_bytes(&self) -> usize {
+        self.checkpoints.bytes()
+    }
+
+    /// Forgets all checkpoints, so that what is rewound is evaluated again; for measurements.
+    pub fn forget_checkpoints(&mut self) {
+        self.checkpoints = Checkpoints::new(self.options.checkpoint_bytes);
+    }
+
+    /// Rows of a prompt's steps from now on, at most what the engine was opened with.
+    pub fn set_prompt_rows(&mut self, rows: usize) {
+        self.options.step_rows = rows.clamp(1, self.model.options().step_rows_max);
+    }
+
+    /// Somebody who looks at every step from now on (`--debug steps`).
+    pub fn set_observer(&mut self, observer: Option<Box<dyn Observer + Send>>) {
+        self.observer = observer;
+    }
+
+    /// Evaluates tokens after a state's position; the caller commits.
+    pub(crate) fn step(
+        &mut self,
+        state: &mut State,
+        tokens: &[u32],
+        logits: LogitsFor<'_>,
+        drafts: LogitsFor<'_>,
+    ) -> Result<Output, Error> {
+        let step = Step::single(tokens, state.position());
+        let observer = self.observer.as_deref_mut().map(|o| o as &mut dyn Observer);
+        let backend = self.backend.as_mut();
+        let wanted = Wanted { logits, drafts };
+        Ok(self.model.forward_observed(backend, &step, &mut [state], &wanted, observer)?)
+    }
+
+    fn free_dropped(&mut self) {
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        dropped.drain(..).for_each(|state| state.release(self.backend.as_mut()));
+    }
+}
+
+/// `DIR/NAME-mtp.gguf` for `DIR/NAME.gguf`.
+#[must_use]
+pub fn drafter_beside(model: &Path) -> Option<PathBuf> {
+    let stem = model.file_stem()?.to_str()?;
+    Some(model.with_file_name(format!("{stem}-mtp.gguf")))
+}
+
+const TOKENS_KEY: &str = "tokenizer.ggml.tokens";
+
+/// The tokenizer that a model file carries.
+pub fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
+    Ok(Tokenizer::from_parts(tokenizer_parts(gguf.metadata())?)?)
+}
+
+fn tokenizer_parts(metadata: &Metadata) -> Result<Parts, Error> {
+    let merges = metadata.opt_array_bytes("tokenizer.ggml.merges")?.unwrap_or_default();
+    Ok(Parts {
+        tokens: metadata.array_bytes(TOKENS_KEY)?.to_vec(),
+        merges: merges.iter().map(|merge| String::from_utf8_lossy(merge).into_owned()).collect(),
+        kinds: metadata.opt_array_u32("tokenizer.ggml.token_type")?.unwrap_or_default(),
+        pre: metadata.opt_str("tokenizer.ggml.pre")?.unwrap_or(PRE_TOKENIZER).to_owned(),
+        bos: metadata.opt_u32("tokenizer.ggml.bos_token_id")?,
+        eos: metadata.opt_u32("tokenizer.ggml.eos_token_id")?,
+        pad: metadata.opt_u32("tokenizer.ggml.padding_token_id")?,
+    })
+}

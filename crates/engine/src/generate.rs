@@ -1,0 +1,264 @@
+//! Answers: tokens drawn one after the other, with or without guesses.
+//!
+//! A step evaluates the last token and the guesses after it. The sampler draws the token of each position from
+//! the rows in turn; a guess that is the drawn token lets the next row be used, the first that is not ends the
+//! block. So the drawn tokens are those of plain decoding, whatever was guessed.
+
+use crate::draft;
+use crate::sampler::{Adjust, Counts, Sampled, Settings};
+use crate::{CancelFlag, Engine, Error, Session, Speculation, SpeculationReport};
+use ironstar_model::LogitsFor;
+use std::time::{Duration, Instant};
+
+/// What is to be generated.
+#[derive(Clone, Debug, Default)]
+pub struct Generate {
+    /// How tokens are drawn.
+    pub settings: Settings,
+    /// Biases and penalties.
+    pub adjust: Adjust,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// Most tokens; `None` stops at the end of the context only.
+    pub tokens_max: Option<usize>,
+    /// Tokens that end the answer; the one that does is given to the caller as the last.
+    pub stop: Vec<u32>,
+    /// Where guesses come from.
+    pub speculation: Speculation,
+}
+
+/// A token of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// Its position in the session.
+    pub position: usize,
+    /// Natural logarithm of its probability, where asked for.
+    pub logprob: Option<f64>,
+    /// The likeliest tokens with theirs, where asked for.
+    pub top: Vec<(u32, f64)>,
+}
+
+/// What the receiver of a token wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Another one.
+    Continue,
+    /// No more.
+    Stop,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// A stop token came.
+    StopToken(u32),
+    /// The receiver wanted no more.
+    Stopped,
+    /// As many tokens as were allowed.
+    TokensMax,
+    /// The session is full.
+    Context,
+    /// The flag was raised.
+    Cancelled,
+}
+
+/// How an answer went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generated {
+    /// Tokens given.
+    pub tokens: usize,
+    /// Why it ended.
+    pub finish: Finish,
+    /// What guessing gained.
+    pub speculation: SpeculationReport,
+}
+
+/// Rows of a step: its logits, and the guesses that each row but the first stands for.
+struct Block {
+    logits: Vec<f32>,
+    guesses: Vec<u32>,
+    /// Row in use; the guesses before it were right.
+    row: usize,
+    /// The step that evaluated the rows, which are not kept yet: how long it took, and whether it guessed.
+    step: Option<(Duration, bool)>,
+}
+
+impl Block {
+    fn logits(&self) -> &[f32] {
+        let width = self.logits.len() / (self.guesses.len() + 1);
+        &self.logits[self.row * width..(self.row + 1) * width]
+    }
+}
+
+impl Session {
+    /// Draws tokens after the session's last one, and adds them to it. The flag is looked at before each step.
+    ///
+    /// The last token of an answer may wait to be evaluated; the next call does that. So one call for ten
+    /// tokens gives what two for five do.
+    pub fn generate(
+        &mut self,
+        engine: &mut Engine,
+        what: &Generate,
+        on_token: &mut dyn FnMut(&Token) -> Control,
+        cancel: &CancelFlag,
+    ) -> Result<Generated, Error> {
+        what.settings.check()?;
+        what.adjust.check(engine.model.shape().vocabulary)?;
+        let has_drafter = engine.model.has_drafter();
+        let how = match what.speculation {
+            Speculation::Mtp if !has_drafter => return Err(Error::NoDrafter),
+            Speculation::Auto if !has_drafter => Speculation::Off,
+            how => how,
+        };
+        if self.timeline.is_empty() {
+            return Err(Error::Empty("generate"));
+        }
+        let counts = if what.adjust.has_penalties() {
+            Counts::of_prompt(&self.timeline)
+        } else {
+            Counts::default()
+        };
+        let report = SpeculationReport::default();
+        let mut answer = Answer { what, how, counts, given: 0, report };
+        let finish = match self.catch_up(engine, &mut |_| {}, cancel) {
+            Err(Error::Cancelled { .. }) => Finish::Cancelled,
+            Err(error) => return Err(error),
+            Ok(()) => answer.run(self, engine, on_token, cancel)?,
+        };
+        self.checkpoint_if_far(engine)?;
+        Ok(Generated { tokens: answer.given, finish, speculation: answer.report })
+    }
+
+    /// Keeps the rows of a block that were right, and the logits of the last of them.
+    fn settle(&mut self, engine: &mut Engine, block: &Block) -> Result<(), Error> {
+        let Some((time, guessed)) = block.step else { return Ok(()) };
+        if guessed {
+            self.pace.guessing_step(time, block.row + 1);
+        } else {
+            self.pace.plain_step(time);
+        }
+        let before = self.position();
+        self.keep(engine, block.row + 1)?;
+        self.logits.clear();
+        self.logits.extend_from_slice(block.logits());
+        self.logits_at = self.position();
+        let spacing = engine.options.checkpoint_spacing;
+        if before / spacing != self.position() / spacing {
+            self.checkpoint(engine)?;
+        }
+        Ok(())
+    }
+}
+
+/// An answer while it is made.
+struct Answer<'a> {
+    what: &'a Generate,
+    how: Speculation,
+    counts: Counts,
+    given: usize,
+    report: SpeculationReport,
+}
+
+impl Answer<'_> {
+    fn run(
+        &mut self,
+        session: &mut Session,
+        engine: &mut Engine,
+        on_token: &mut dyn FnMut(&Token) -> Control,
+        cancel: &CancelFlag,
+    ) -> Result<Finish, Error> {
+        if let Some(finish) = self.limit(session) {
+            return Ok(finish);
+        }
+        let logits = session.logits.clone();
+        let mut block = Block { logits, guesses: Vec::new(), row: 0, step: None };
+        loop {
+            let drawn = self.draw(engine, &block, session.timeline.len());
+            let Sampled { token: id, logprob, top } = match drawn {
+                Ok(sampled) => sampled,
+                Err(error) => {
+                    session.settle(engine, &block)?;
+                    return Err(error);
+                }
+            };
+            let token = Token { id, position: session.timeline.len(), logprob, top };
+            session.timeline.push(id);
+            self.counts.add(id);
+            self.given += 1;
+            let right = block.guesses.get(block.row) == Some(&id);
+            block.row += usize::from(right);
+            self.report.accepted += usize::from(right);
+            let control = on_token(&token);
+            let finish = if self.what.stop.contains(&id) {
+                Some(Finish::StopToken(id))
+            } else if control == Control::Stop {
+                Some(Finish::Stopped)
+            } else {
+                self.limit(session)
+            };
+            if finish.is_none() && right {
+                continue;
+            }
+            session.settle(engine, &block)?;
+            if let Some(finish) = finish {
+                return Ok(finish);
+            }
+            if cancel.is_raised() {
+                return Ok(Finish::Cancelled);
+            }
+            block = self.step(session, engine)?;
+        }
+    }
+
+    /// Why no further token may be given.
+    fn limit(&self, session: &Session) -> Option<Finish> {
+        if self.what.tokens_max.is_some_and(|most| self.given >= most) {
+            Some(Finish::TokensMax)
+        } else if session.timeline.len() >= session.context() {
+            Some(Finish::Context)
+        } else {
+            None
+        }
+    }
+
+    fn draw(
+        &mut self,
+        engine: &mut Engine,
+        block: &Block,
+        position: usize,
+    ) -> Result<Sampled, Error> {
+        let (what, sampler) = (self.what, &mut engine.sampler);
+        if what.adjust.is_off() {
+            return sampler.sample(block.logits(), &what.settings, what.seed, position);
+        }
+        let mut logits = block.logits().to_vec();
+        what.adjust.apply(&mut logits, &self.counts);
+        sampler.sample(&logits, &what.settings, what.seed, position)
+    }
+
+    /// Evaluates the last token, and guesses after it.
+    fn step(&mut self, session: &mut Session, engine: &mut Engine) -> Result<Block, Error> {
+        let start = Instant::now();
+        let try_guess = match self.how {
+            Speculation::Off => false,
+            Speculation::Auto => session.pace.should_guess(),
+            Speculation::Mtp | Speculation::Lookup => true,
+        };
+        // The last token of all is not worth a guess: nothing follows it.
+        let room = session.context() - session.timeline.len();
+        let left = self.what.tokens_max.map_or(usize::MAX, |most| most - self.given);
+        let most = room.min(left).saturating_sub(1).min(engine.model.options().step_rows_max - 1);
+        let guesses =
+            if try_guess { draft::guess(session, engine, self.how, most)? } else { Vec::new() };
+        let last = session.timeline.last().expect("generate refuses an empty session");
+        let tokens = [&[*last], &guesses[..]].concat();
+        let output = session.step(engine, &tokens, LogitsFor::All, LogitsFor::None)?;
+        self.report.steps += 1;
+        self.report.drafted += guesses.len();
+        let time = start.elapsed();
+        let logits = output.logits.values().to_vec();
+        Ok(Block { logits, guesses, row: 0, step: Some((time, try_guess)) })
+    }
+}

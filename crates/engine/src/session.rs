@@ -1,0 +1,306 @@
+//! One timeline of tokens with its state.
+//!
+//! Invariant: the first `position` tokens of the timeline are evaluated and the state is theirs; the rest wait.
+//! Every way out, errors and cancels included, leaves it so. A session that lost its state to a failed step
+//! has position 0 and evaluates again, from a checkpoint where one serves.
+
+use crate::checkpoints::Snapshot;
+use crate::draft::Pace;
+use crate::engine::Dropped;
+use crate::{CancelFlag, Engine, Error};
+use ironstar_model::{LogitsFor, ROLLBACK_ROWS, State};
+use std::sync::PoisonError;
+
+/// One timeline of tokens with its state, on the engine that made it.
+#[derive(Debug)]
+pub struct Session {
+    /// There until the session ends.
+    state: Option<State>,
+    pub(crate) timeline: Vec<u32>,
+    /// Logits of the token before `logits_at`.
+    pub(crate) logits: Vec<f32>,
+    /// 0 if there are none.
+    pub(crate) logits_at: usize,
+    /// Whether guessing pays here.
+    pub(crate) pace: Pace,
+    dropped: Dropped,
+}
+
+/// What [`Session::sync`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncReport {
+    /// Tokens that needed no work.
+    pub reused: usize,
+    /// Tokens that were evaluated.
+    pub evaluated: usize,
+    /// How many of those the session had evaluated before, since it could not go back exactly.
+    pub rebuilt: usize,
+}
+
+/// How far a sync is; sent after each step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncProgress {
+    /// Tokens evaluated or reused.
+    pub done: usize,
+    /// Tokens wanted.
+    pub total: usize,
+}
+
+/// Receives [`SyncProgress`].
+pub type OnProgress<'a> = &'a mut dyn FnMut(SyncProgress);
+
+impl Session {
+    pub(crate) fn new(state: State, dropped: Dropped) -> Self {
+        let (timeline, logits, pace) = (Vec::new(), Vec::new(), Pace::default());
+        Session { state: Some(state), timeline, logits, logits_at: 0, pace, dropped }
+    }
+
+    /// Its tokens; the last may still wait to be evaluated.
+    #[must_use]
+    pub fn tokens(&self) -> &[u32] {
+        &self.timeline
+    }
+
+    /// How many of its tokens are evaluated.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.state().position()
+    }
+
+    /// Tokens that it has room for.
+    #[must_use]
+    pub fn context(&self) -> usize {
+        self.state().context()
+    }
+
+    /// Logits of what follows the last token, if that is evaluated.
+    #[must_use]
+    pub fn logits(&self) -> Option<&[f32]> {
+        let there = self.logits_at > 0 && self.logits_at == self.timeline.len();
+        there.then_some(&self.logits[..])
+    }
+
+    /// Makes the session exactly these tokens, with the logits of the last, by the cheapest way: nothing if it
+    /// is there, going on from where it is, going back within the rings, from the furthest checkpoint that
+    /// serves, or from the start.
+    ///
+    /// When cancelled (looked at before each step) or failed, the session holds the tokens but has not
+    /// evaluated all of them; the next call goes on. No error of the arguments changes anything.
+    pub fn sync(
+        &mut self,
+        engine: &mut Engine,
+        tokens: &[u32],
+        on_progress: OnProgress<'_>,
+        cancel: &CancelFlag,
+    ) -> Result<SyncReport, Error> {
+        self.check_tokens(engine, tokens)?;
+        let before = self.common(tokens);
+        let reused = self.reach(engine, tokens, tokens.len())?;
+        self.timeline = tokens.to_vec();
+        self.catch_up(engine, on_progress, cancel)?;
+        if reused < tokens.len() {
+            self.checkpoint_if_far(engine)?;
+        }
+        let rebuilt = before.saturating_sub(reused);
+        Ok(SyncReport { reused, evaluated: tokens.len() - reused, rebuilt })
+    }
+
+    /// Adds one token and gives the logits of what follows it.
+    pub fn push(&mut self, engine: &mut Engine, token: u32) -> Result<&[f32], Error> {
+        self.check_tokens(engine, &[token])?;
+        self.check_room(self.timeline.len() + 1)?;
+        self.timeline.push(token);
+        self.catch_up(engine, &mut |_| {}, &CancelFlag::default())?;
+        Ok(&self.logits)
+    }
+
+    /// The whole session at this moment, to come back to with [`Session::restore`].
+    pub fn snapshot(&self, engine: &mut Engine) -> Result<Snapshot, Error> {
+        let position = self.position();
+        let logits = (position > 0 && self.logits_at == position).then(|| self.logits[..].into());
+        let state = self.state().save(engine.backend.as_mut())?.into();
+        Ok(Snapshot { tokens: self.timeline[..].into(), position, state, logits })
+    }
+
+    /// Becomes what a snapshot holds, of this session or of another one of the same model; evaluates nothing.
+    pub fn restore(&mut self, engine: &mut Engine, snapshot: &Snapshot) -> Result<(), Error> {
+        self.check_room(snapshot.tokens.len())?;
+        self.load(engine, snapshot)?;
+        self.timeline = snapshot.tokens.to_vec();
+        Ok(())
+    }
+
+    /// Keeps a checkpoint of what is evaluated, within the engine's memory for them. Syncs and answers do so
+    /// at their ends and every [`crate::EngineOptions::checkpoint_spacing`] tokens.
+    pub fn checkpoint(&mut self, engine: &mut Engine) -> Result<(), Error> {
+        if engine.checkpoints.is_off() || self.position() == 0 {
+            return Ok(());
+        }
+        let mut snapshot = self.snapshot(engine)?;
+        snapshot.tokens = self.timeline[..snapshot.position].into();
+        engine.checkpoints.insert(snapshot);
+        Ok(())
+    }
+
+    /// A checkpoint, unless one is so near that rings or a short step lead here as well.
+    pub(crate) fn checkpoint_if_far(&mut self, engine: &mut Engine) -> Result<(), Error> {
+        let nearest = engine.checkpoints.nearest(&self.timeline[..self.position()]);
+        if self.position() - nearest < ROLLBACK_ROWS {
+            return Ok(());
+        }
+        self.checkpoint(engine)
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        self.state.as_ref().expect("a session has a state until it ends")
+    }
+
+    pub(crate) fn state_mut(&mut self) -> &mut State {
+        self.state.as_mut().expect("a session has a state until it ends")
+    }
+
+    /// Refuses tokens that the model does not have, and more than there is room for.
+    pub(crate) fn check_tokens(&self, engine: &Engine, tokens: &[u32]) -> Result<(), Error> {
+        self.check_room(tokens.len())?;
+        let vocabulary = engine.model.shape().vocabulary;
+        let wrong = |t: &&u32| usize::try_from(**t).is_ok_and(|t| t >= vocabulary);
+        match tokens.iter().find(wrong) {
+            Some(&token) => Err(ironstar_model::Error::Token { token, vocabulary }.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn check_room(&self, wanted: usize) -> Result<(), Error> {
+        let context = self.context();
+        if wanted > context {
+            return Err(ironstar_model::Error::Context { wanted, context }.into());
+        }
+        Ok(())
+    }
+
+    /// How many evaluated tokens are the first ones of `tokens`.
+    fn common(&self, tokens: &[u32]) -> usize {
+        let live = &self.timeline[..self.position()];
+        live.iter().zip(tokens).take_while(|(a, b)| a == b).count()
+    }
+
+    /// Moves the state, without evaluating, to the furthest position on the way to `tokens` that is in reach
+    /// and not beyond `most`, and gives it. What the timeline held beyond is forgotten.
+    pub(crate) fn reach(
+        &mut self,
+        engine: &mut Engine,
+        tokens: &[u32],
+        most: usize,
+    ) -> Result<usize, Error> {
+        let (position, common) = (self.position(), self.common(tokens));
+        let there = common == position && position <= most;
+        let live = if there && (position < tokens.len() || self.logits_at == position) {
+            position
+        } else {
+            // The last token is evaluated again for its logits.
+            let to = common.min(most).min(tokens.len().saturating_sub(1));
+            if to < self.state().rewind_floor() { 0 } else { to }
+        };
+        let stored = engine.checkpoints.best(tokens, most).filter(|s| s.position > live);
+        if let Some(snapshot) = stored {
+            self.load(engine, &snapshot)?;
+            return Ok(snapshot.position);
+        }
+        self.state_mut().truncate(live)?;
+        self.timeline.truncate(live);
+        if live != position {
+            self.logits_at = 0;
+        }
+        Ok(live)
+    }
+
+    /// The state, evaluated tokens and logits of a snapshot. When the device fails, nothing is evaluated.
+    fn load(&mut self, engine: &mut Engine, snapshot: &Snapshot) -> Result<(), Error> {
+        let restored = self.state_mut().restore(engine.backend.as_mut(), &snapshot.state);
+        if let Err(error) = restored {
+            self.recover();
+            return Err(error.into());
+        }
+        self.timeline = snapshot.tokens[..snapshot.position].to_vec();
+        self.logits_at = 0;
+        if let Some(logits) = &snapshot.logits {
+            self.logits = logits.to_vec();
+            self.logits_at = snapshot.position;
+        }
+        Ok(())
+    }
+
+    /// Evaluates what waits on the timeline. The flag is looked at before each step.
+    pub(crate) fn catch_up(
+        &mut self,
+        engine: &mut Engine,
+        on_progress: OnProgress<'_>,
+        cancel: &CancelFlag,
+    ) -> Result<(), Error> {
+        let total = self.timeline.len();
+        let no_logits = self.position() == total && self.logits_at != total;
+        if total > 0 && (self.position() == 0 || no_logits) {
+            let tokens = self.timeline.clone();
+            self.reach(engine, &tokens, total)?;
+            self.timeline = tokens;
+        }
+        while self.position() < total {
+            let position = self.position();
+            if cancel.is_raised() {
+                return Err(Error::Cancelled { position, wanted: total });
+            }
+            let spacing = engine.options.checkpoint_spacing;
+            let mark = (position / spacing + 1).saturating_mul(spacing);
+            let end = (position + engine.options.step_rows).min(total).min(mark);
+            let wanted = if end == total { LogitsFor::Last } else { LogitsFor::None };
+            let tokens = self.timeline[position..end].to_vec();
+            let output = self.step(engine, &tokens, wanted, LogitsFor::None)?;
+            self.keep(engine, tokens.len())?;
+            if end == total {
+                self.logits = output.logits.row(0).to_vec();
+                self.logits_at = end;
+            } else if end == mark {
+                self.checkpoint(engine)?;
+            }
+            on_progress(SyncProgress { done: end, total });
+        }
+        Ok(())
+    }
+
+    /// Evaluates rows after the position without keeping them; a failure leaves a session that can go on.
+    pub(crate) fn step(
+        &mut self,
+        engine: &mut Engine,
+        tokens: &[u32],
+        logits: LogitsFor<'_>,
+        drafts: LogitsFor<'_>,
+    ) -> Result<ironstar_model::Output, Error> {
+        let output = engine.step(self.state_mut(), tokens, logits, drafts);
+        if output.is_err() {
+            self.recover();
+        }
+        output
+    }
+
+    /// Keeps the first rows of the last step.
+    pub(crate) fn keep(&mut self, engine: &Engine, rows: usize) -> Result<(), Error> {
+        engine.model.commit(self.state_mut(), rows)?;
+        Ok(())
+    }
+
+    /// After a failure: a state that the rings no longer hold goes to 0, from where checkpoints are found.
+    fn recover(&mut self) {
+        let state = self.state_mut();
+        if state.position() < state.rewind_floor() {
+            state.truncate(0).expect("0 is always in reach");
+            self.logits_at = 0;
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        dropped.extend(self.state.take());
+    }
+}
