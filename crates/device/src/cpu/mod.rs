@@ -15,6 +15,7 @@ mod rope;
 mod share;
 mod steps;
 mod store;
+mod wide;
 
 use crate::*;
 pub use isa::Isa;

@@ -8,20 +8,29 @@
 use super::grow;
 use crate::cpu::isa::{Kernel, launch, parts};
 use crate::cpu::math::exp;
+use crate::cpu::pool::Pool;
 use crate::cpu::rope::{RowTable, rotate_back};
 use crate::cpu::share::{Pieces, RowPieces, Rows};
 use crate::cpu::steps;
 use crate::cpu::store::{Ask, Data};
-use crate::cpu::{Cpu, check, size};
+use crate::cpu::wide::Wide;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::wide::{Avx2, Avx512};
+use crate::cpu::{Cpu, Isa, check, size};
 use crate::{Attend, Element, Error, StoreWindow};
 use ironstar_quant::tree8;
 use std::cell::Ref;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Keys that are unpacked at a time for all heads of a block.
 const TILE: usize = 32;
 /// Most heads that share an unpacked tile.
-const HEADS_MAX: usize = 16;
+const HEADS_MAX: usize = 64;
+/// Keys that a head meets at a time.
+const KEYS: usize = 4;
+/// Lanes; tiles and scratch rows are padded to them with zeros.
+const LANES: usize = 16;
 
 const FLOATS: [Element; 2] = [Element::F32, Element::Bf16];
 
@@ -31,7 +40,8 @@ struct SpanKeys<'a> {
     compressed: Rows<'a>,
 }
 
-struct RowsOfHeads<'a> {
+/// The operands of one call, checked.
+struct Plan<'a> {
     q: &'a [f32],
     kv: Rows<'a>,
     sinks: &'a [f32],
@@ -48,9 +58,16 @@ struct RowsOfHeads<'a> {
     /// Heads of an item.
     block: usize,
     width: usize,
-    /// A tile of keys and the scores of a block, for each part.
+    /// For each part: a tile of keys, queries and outputs of a block, and its scores.
     scratch: Pieces<'a, f32>,
     out: Pieces<'a, f32>,
+}
+
+/// The kernel: one row and a block of heads an item. `H` heads and `D` wides of an output row are held
+/// in registers; they do not touch the order.
+struct RowsOfHeads<'a, V, const H: usize, const D: usize> {
+    plan: Plan<'a>,
+    wide: PhantomData<V>,
 }
 
 /// The keys of one row.
@@ -89,7 +106,12 @@ impl Keys<'_> {
     }
 }
 
-impl RowsOfHeads<'_> {
+/// Scores of a head are this far apart: whole tiles.
+fn score_stride(keys: usize) -> usize {
+    keys.next_multiple_of(TILE)
+}
+
+impl Plan<'_> {
     fn keys(&self, row: usize) -> Keys<'_> {
         let (t, index) = (self.rows.positions[row], self.rows.span_of[row]);
         let span = &self.rows.spans[index];
@@ -110,62 +132,191 @@ impl RowsOfHeads<'_> {
     }
 }
 
-impl Kernel for RowsOfHeads<'_> {
+impl<V: Wide, const H: usize, const D: usize> Kernel for RowsOfHeads<'_, V, H, D> {
     #[inline(always)]
     fn run(&self, part: usize, items: Range<usize>) {
-        let width = self.width;
+        let plan = &self.plan;
+        let (width, block) = (plan.width, plan.block);
+        let padded = width.next_multiple_of(LANES);
         // SAFETY: each part has its own scratch.
-        let (tile, scores) = unsafe { self.scratch.get(part) }.split_at_mut(TILE * width);
-        let blocks = self.heads / self.block;
+        let scratch = unsafe { plan.scratch.get(part) };
+        let (tile, scratch) = scratch.split_at_mut(TILE * padded);
+        let (q, scratch) = scratch.split_at_mut(block * padded);
+        let (mixed, scores) = scratch.split_at_mut(block * padded);
+        q.fill(0.0);
+        tile.fill(0.0);
+        let blocks = plan.heads / block;
         #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
         let scale = 1.0 / (width as f32).sqrt();
         for item in items {
-            let (row, first) = (item / blocks, item % blocks * self.block);
-            let keys = self.keys(row);
-            let q = &self.q[(row * self.heads + first) * width..][..self.block * width];
-            // SAFETY: each block of heads belongs to one part.
-            let out = unsafe { self.out.get(item) };
+            let (row, first) = (item / blocks, item % blocks * block);
+            let keys = plan.keys(row);
+            let stride = score_stride(keys.len);
+            let from = &plan.q[(row * plan.heads + first) * width..][..block * width];
+            for (q, from) in q.chunks_exact_mut(padded).zip(from.chunks_exact(width)) {
+                q[..width].copy_from_slice(from);
+            }
             for start in (0..keys.len).step_by(TILE) {
-                let count = load_tile(&keys, start, tile, width);
-                for (q, scores) in q.chunks_exact(width).zip(scores.chunks_exact_mut(keys.len)) {
-                    let keys = tile.chunks_exact(width);
-                    for (score, key) in scores[start..][..count].iter_mut().zip(keys) {
-                        *score = dot16(q, key) * scale;
-                    }
-                }
+                load_tile(&keys, start, tile, width);
+                score_tile::<V, H>(q, tile, scale, &mut scores[start..], stride);
             }
             let mut sums = [0f32; HEADS_MAX];
-            for (head, scores) in scores.chunks_exact_mut(keys.len).take(self.block).enumerate() {
-                sums[head] = weigh(scores, self.sinks[first + head]);
+            for (head, scores) in scores.chunks_exact_mut(stride).take(block).enumerate() {
+                sums[head] = weigh(&mut scores[..keys.len], plan.sinks[first + head]);
             }
-            out.fill(0.0);
+            mixed.fill(0.0);
             for start in (0..keys.len).step_by(TILE) {
                 let count = load_tile(&keys, start, tile, width);
-                for (out, scores) in out.chunks_exact_mut(width).zip(scores.chunks_exact(keys.len))
-                {
-                    for (p, key) in scores[start..][..count].iter().zip(tile.chunks_exact(width)) {
-                        for (out, key) in out.iter_mut().zip(key) {
-                            *out = p.mul_add(*key, *out);
-                        }
-                    }
-                }
+                mix_tile::<V, H, D>(&scores[start..], stride, tile, count, mixed);
             }
-            for (out, sum) in out.chunks_exact_mut(width).zip(sums) {
-                out.iter_mut().for_each(|v| *v /= sum);
-                rotate_back(out, self.table.row(row));
+            // SAFETY: each block of heads belongs to one part.
+            let out = unsafe { plan.out.get(item) };
+            let heads = out.chunks_exact_mut(width).zip(mixed.chunks_exact(padded));
+            for ((out, mixed), sum) in heads.zip(sums) {
+                out.iter_mut().zip(mixed).for_each(|(out, mixed)| *out = mixed / sum);
+                rotate_back(out, plan.table.row(row));
             }
         }
     }
 }
 
-/// Unpacks up to `TILE` keys; returns how many.
+/// Unpacks up to `TILE` keys; returns how many. What lies behind them is of no key that counts.
 #[inline(always)]
 fn load_tile(keys: &Keys<'_>, start: usize, tile: &mut [f32], width: usize) -> usize {
     let count = (keys.len - start).min(TILE);
-    for (i, to) in tile.chunks_exact_mut(width).take(count).enumerate() {
-        keys.load(start + i, to);
+    for (i, to) in tile.chunks_exact_mut(tile.len() / TILE).take(count).enumerate() {
+        keys.load(start + i, &mut to[..width]);
     }
     count
+}
+
+/// Scores of every head of a block with every place of a tile: `scores[head * stride + key]`.
+#[inline(always)]
+fn score_tile<V: Wide, const H: usize>(
+    q: &[f32],
+    tile: &[f32],
+    scale: f32,
+    scores: &mut [f32],
+    stride: usize,
+) {
+    let padded = tile.len() / TILE;
+    let heads = q.len() / padded;
+    let whole = heads / H * H;
+    for head in (0..whole).step_by(H) {
+        let q = &q[head * padded..][..H * padded];
+        score_heads::<V, H>(q, tile, scale, &mut scores[head * stride..], stride);
+    }
+    for head in whole..heads {
+        let q = &q[head * padded..][..padded];
+        score_heads::<V, 1>(q, tile, scale, &mut scores[head * stride..], stride);
+    }
+}
+
+/// [`score_tile`] for `H` heads.
+#[inline(always)]
+fn score_heads<V: Wide, const H: usize>(
+    q: &[f32],
+    tile: &[f32],
+    scale: f32,
+    scores: &mut [f32],
+    stride: usize,
+) {
+    let padded = tile.len() / TILE;
+    let chunks = padded / LANES;
+    let (q, _) = q.as_chunks::<LANES>();
+    let (tile, _) = tile.as_chunks::<LANES>();
+    assert!(q.len() == H * chunks && tile.len() == TILE * chunks, "whole rows");
+    for key in (0..TILE).step_by(KEYS) {
+        let mut lanes = [[V::zero(); KEYS]; H];
+        for chunk in 0..chunks {
+            let keys: [V; KEYS] =
+                std::array::from_fn(|k| V::load(&tile[(key + k) * chunks + chunk]));
+            for (head, lanes) in lanes.iter_mut().enumerate() {
+                let q = V::load(&q[head * chunks + chunk]);
+                for (lane, key) in lanes.iter_mut().zip(keys) {
+                    *lane = q.fma(key, *lane);
+                }
+            }
+        }
+        for (head, lanes) in lanes.into_iter().enumerate() {
+            let sums = V::trees(lanes).map(|sum| sum * scale);
+            scores[head * stride + key..][..KEYS].copy_from_slice(&sums);
+        }
+    }
+}
+
+/// Adds `count` keys, weighted, to the outputs of a block of heads.
+#[inline(always)]
+fn mix_tile<V: Wide, const H: usize, const D: usize>(
+    weights: &[f32],
+    stride: usize,
+    tile: &[f32],
+    count: usize,
+    mixed: &mut [f32],
+) {
+    let padded = tile.len() / TILE;
+    let heads = mixed.len() / padded;
+    let whole = heads / H * H;
+    for head in (0..whole).step_by(H) {
+        let mixed = &mut mixed[head * padded..][..H * padded];
+        mix_heads::<V, H, D>(&weights[head * stride..], stride, tile, count, mixed);
+    }
+    for head in whole..heads {
+        let mixed = &mut mixed[head * padded..][..padded];
+        mix_heads::<V, 1, D>(&weights[head * stride..], stride, tile, count, mixed);
+    }
+}
+
+/// [`mix_tile`] for `H` heads, all dims.
+#[inline(always)]
+fn mix_heads<V: Wide, const H: usize, const D: usize>(
+    weights: &[f32],
+    stride: usize,
+    tile: &[f32],
+    count: usize,
+    mixed: &mut [f32],
+) {
+    let chunks = tile.len() / TILE / LANES;
+    let whole = chunks / D * D;
+    let (tile, _) = tile.as_chunks::<LANES>();
+    let (mixed, _) = mixed.as_chunks_mut::<LANES>();
+    let weights: [&[f32]; H] = std::array::from_fn(|head| &weights[head * stride..][..count]);
+    for chunk in (0..whole).step_by(D) {
+        mix_dims::<V, H, D>(&weights, tile, chunks, chunk, mixed);
+    }
+    for chunk in whole..chunks {
+        mix_dims::<V, H, 1>(&weights, tile, chunks, chunk, mixed);
+    }
+}
+
+/// [`mix_heads`] for `D` wides of dims.
+#[inline(always)]
+fn mix_dims<V: Wide, const H: usize, const D: usize>(
+    weights: &[&[f32]; H],
+    tile: &[[f32; LANES]],
+    chunks: usize,
+    chunk: usize,
+    mixed: &mut [[f32; LANES]],
+) {
+    let mut lanes: [[V; D]; H] = std::array::from_fn(|head| {
+        std::array::from_fn(|d| V::load(&mixed[head * chunks + chunk + d]))
+    });
+    let count = weights[0].len();
+    assert!(weights.iter().all(|weights| weights.len() == count), "a weight for each key");
+    for key in 0..count {
+        let keys: [V; D] = std::array::from_fn(|d| V::load(&tile[key * chunks + chunk + d]));
+        for (lanes, weights) in lanes.iter_mut().zip(weights) {
+            let weight = V::splat(weights[key]);
+            for (lane, key) in lanes.iter_mut().zip(keys) {
+                *lane = weight.fma(key, *lane);
+            }
+        }
+    }
+    for (head, lanes) in lanes.into_iter().enumerate() {
+        for (d, lane) in lanes.into_iter().enumerate() {
+            lane.store(&mut mixed[head * chunks + chunk + d]);
+        }
+    }
 }
 
 /// Turns scores into unnormalised weights, relative to the largest of scores and sink, and returns the
@@ -186,23 +337,6 @@ fn weigh(scores: &mut [f32], sink: f32) -> f32 {
         *lane += *v;
     }
     tree8(&lanes) + exp(sink - max)
-}
-
-/// Sixteen lanes by fma, then the balanced tree.
-#[inline(always)]
-fn dot16(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0f32; 16];
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
-    for (a, b) in a.iter().zip(b) {
-        for j in 0..16 {
-            lanes[j] = a[j].mul_add(b[j], lanes[j]);
-        }
-    }
-    for ((lane, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
-        *lane = a.mul_add(*b, *lane);
-    }
-    let pairs: [f32; 8] = std::array::from_fn(|j| lanes[2 * j] + lanes[2 * j + 1]);
-    tree8(&pairs)
 }
 
 fn check_attend(cpu: &Cpu, a: &Attend<'_>) -> Result<usize, Error> {
@@ -296,12 +430,16 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
     let top_k = choice.as_ref().map(|(_, top_k)| *top_k);
     let count = |t: &usize| compressed_count(*t, ratio, top_k) + (*t + 1).min(a.window);
     let keys_max = cpu.rows.positions.iter().map(count).max().unwrap_or(0);
-    let block = (1..=HEADS_MAX.min(a.heads)).rev().find(|b| a.heads.is_multiple_of(*b));
-    let block = block.expect("one divides everything");
+    let work = 2 * a.heads * width * keys_max;
+    // As many heads as possible share the unpacking of keys, as long as every part has an item.
+    let wanted = parts(&cpu.pool, n * a.heads, work / a.heads).div_ceil(4);
+    let fits = |b: &usize| a.heads.is_multiple_of(*b) && n * (a.heads / b) >= wanted;
+    let block = (1..=HEADS_MAX.min(a.heads)).rev().find(fits).unwrap_or(1);
     let items = n * a.heads / block;
-    let parts = parts(&cpu.pool, items, 2 * block * width * keys_max);
-    let piece = TILE * width + block * keys_max;
-    let kernel = RowsOfHeads {
+    let parts = parts(&cpu.pool, items, work * block / a.heads);
+    let padded = width.next_multiple_of(LANES);
+    let piece = (TILE + 2 * block) * padded + block * score_stride(keys_max);
+    let plan = Plan {
         q: &q,
         kv: Rows::new(&kv),
         sinks: &sinks,
@@ -318,8 +456,28 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         scratch: Pieces::new(grow(&mut cpu.scratch.parts, parts * piece), piece),
         out: Pieces::new(&mut out, block * width),
     };
-    launch(&cpu.pool, cpu.isa, parts, items, &kernel);
+    match cpu.isa {
+        Isa::Scalar => run::<[f32; 16], 1, 1>(&cpu.pool, cpu.isa, parts, items, plan),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => run::<Avx2, 1, 4>(&cpu.pool, cpu.isa, parts, items, plan),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => run::<Avx512, 4, 4>(&cpu.pool, cpu.isa, parts, items, plan),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2 | Isa::Avx512 => run::<[f32; 16], 1, 1>(&cpu.pool, cpu.isa, parts, items, plan),
+    }
     Ok(())
+}
+
+/// Runs the plan with the registers of an instruction set.
+fn run<V: Wide, const H: usize, const D: usize>(
+    pool: &Pool,
+    isa: Isa,
+    parts: usize,
+    items: usize,
+    plan: Plan<'_>,
+) {
+    let kernel = RowsOfHeads::<V, H, D> { plan, wide: PhantomData };
+    launch(pool, isa, parts, items, &kernel);
 }
 
 pub(crate) fn store_window(cpu: &mut Cpu, a: &StoreWindow<'_>) -> Result<(), Error> {
