@@ -26,6 +26,7 @@ struct Planned {
 pub struct Writer<W> {
     out: W,
     entries: Vec<(String, Value)>,
+    keys: HashSet<String>,
     tensors: Vec<Planned>,
     names: HashSet<String>,
     alignment: u64,
@@ -45,6 +46,7 @@ impl<W: Write + Seek> Writer<W> {
         Writer {
             out,
             entries: Vec::new(),
+            keys: HashSet::new(),
             tensors: Vec::new(),
             names: HashSet::new(),
             alignment: ALIGNMENT_DEFAULT,
@@ -61,9 +63,6 @@ impl<W: Write + Seek> Writer<W> {
         if self.data_start.is_some() || !self.tensors.is_empty() {
             return Err(wrong(key, "a tensor was announced before", "give all metadata first"));
         }
-        if self.entries.iter().any(|(known, _)| known == key) {
-            return Err(wrong(key, "the metadata key was given twice", "keys must differ"));
-        }
         if self.entries.len() == ENTRIES_MAX {
             let wanted = format!("a file has at most {ENTRIES_MAX}");
             return Err(wrong(key, "it is one metadata key too many", &wanted));
@@ -72,15 +71,18 @@ impl<W: Write + Seek> Writer<W> {
             let wanted = format!("arrays are nested at most {ARRAY_DEPTH_MAX} deep");
             return Err(wrong(key, "arrays in arrays", &wanted));
         }
-        if key == ALIGNMENT_KEY {
-            self.alignment = match value {
-                Value::U32(n) if n.is_power_of_two() && u64::from(n) <= ALIGNMENT_MAX => n.into(),
-                _ => {
-                    let wanted = format!("a u32, a power of two up to {ALIGNMENT_MAX}, is wanted");
-                    return Err(wrong(key, "another value", &wanted));
-                }
-            };
+        let alignment = match &value {
+            _ if key != ALIGNMENT_KEY => self.alignment,
+            Value::U32(n) if n.is_power_of_two() && u64::from(*n) <= ALIGNMENT_MAX => (*n).into(),
+            _ => {
+                let wanted = format!("a u32, a power of two up to {ALIGNMENT_MAX}, is wanted");
+                return Err(wrong(key, "another value", &wanted));
+            }
+        };
+        if !self.keys.insert(key.to_owned()) {
+            return Err(wrong(key, "the metadata key was given twice", "keys must differ"));
         }
+        self.alignment = alignment;
         self.entries.push((key.to_owned(), value));
         Ok(())
     }

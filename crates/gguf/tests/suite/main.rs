@@ -1,0 +1,12 @@
+//! Black-box tests of the crate, one module a topic; see each module's first lines.
+
+mod checkpoint;
+mod files;
+mod golden;
+mod helpers;
+mod hostile;
+mod metadata;
+mod published;
+mod round_trip;
+mod split;
+mod writer;
