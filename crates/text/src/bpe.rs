@@ -1,5 +1,8 @@
 //! Byte-pair merging: the pair of lowest rank is joined first, ties from the left.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -1,5 +1,8 @@
 //! JSON kept as text, in the spacing that the models were trained on.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 

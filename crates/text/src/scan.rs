@@ -18,6 +18,9 @@
 //!
 //! Bytes that are not UTF-8 are our own rule: each is one character without any class.
 
+#[cfg(test)]
+mod tests;
+
 use super::unicode::{
     ASCII_LETTER, ASCII_SIGN, CJK, NEWLINE, NUMBER, SIGN, SPACE, WORD, flags as flags_of,
 };

@@ -3,6 +3,9 @@
 //! The table comes from the regex engine that is the oracle for token ids ([`RUNS`]), so that a
 //! newer Unicode version of some library can never move a token boundary.
 
+#[cfg(test)]
+mod tests;
+
 use super::unicode_runs::RUNS;
 
 /// General class of a character, as the published pattern distinguishes them.
