@@ -1,5 +1,5 @@
-//! `--debug steps`: each point of the forward pass with its time and a checksum of its numbers, in the order
-//! of `forward.rs`. Two runs that should agree are compared with `diff` on the checksums.
+//! `--debug steps`: each point of the forward pass with its time and a checksum of its numbers, in
+//! the order of `forward.rs`. Two runs that should agree are compared with `diff` on the checksums.
 
 use ironstar_model::{At, Observer, What};
 use std::io::Write;
@@ -38,7 +38,8 @@ impl Observer for StepPrinter {
     }
 
     fn ids(&mut self, at: At, width: usize, ids: &[u32]) {
-        // Of an indexer's choice only the first entries mean anything, and how many the model knows alone.
+        // Of an indexer's choice only the first entries mean anything, and how many the model knows
+        // alone.
         let known = if at.what == What::IndexChoice { 0 } else { ids.len() };
         self.line(at, ids.len() / width.max(1), width, ids[..known].iter().copied());
     }
@@ -46,6 +47,7 @@ impl Observer for StepPrinter {
 
 /// FNV-1a over the numbers' bytes.
 fn checksum(bits: impl Iterator<Item = u32>) -> u64 {
-    bits.flat_map(u32::to_le_bytes)
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    bits.flat_map(u32::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
 }

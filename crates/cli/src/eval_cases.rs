@@ -1,9 +1,11 @@
 //! Cases of `ironstar eval` and how each is scored (docs/testing.md). Pure: no model, no files.
 //!
-//! - spans: `{"kind", "ids", "spans": [[a, b], ..]}`: a span is right when the likeliest token after each
-//!   of positions a-1 .. b-2 is the next one.
-//! - answer: `{"kind", "prompt", "answer"}`: the greedy answer after the last `</think>`, stripped, is equal.
-//! - call: `{"kind", "prompt", "call": [name, arguments]}`: the first tool call of the greedy answer is equal.
+//! - spans: `{"kind", "ids", "spans": [[a, b], ..]}`: a span is right when the likeliest token
+//!   after each of positions a-1 .. b-2 is the next one.
+//! - answer: `{"kind", "prompt", "answer"}`: the greedy answer after the last `</think>`, stripped,
+//!   is equal.
+//! - call: `{"kind", "prompt", "call": [name, arguments]}`: the first tool call of the greedy
+//!   answer is equal.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

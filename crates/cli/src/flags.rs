@@ -50,9 +50,9 @@ pub enum Command {
 
 /// `run`
 ///
-/// The answer goes to standard output, everything else to standard error. With no prompt on the command
-/// line, in a file or on standard input it opens a chat: Ctrl-C stops an answer, Ctrl-D leaves, /help lists
-/// what can be typed.
+/// The answer goes to standard output, everything else to standard error. With no prompt on the
+/// command line, in a file or on standard input it opens a chat: Ctrl-C stops an answer, Ctrl-D
+/// leaves, /help lists what can be typed.
 #[derive(Args, Debug)]
 pub struct Run {
     /// What is asked.
@@ -82,7 +82,8 @@ pub struct Prompt {
     /// A system text before the prompt
     #[arg(short, long, visible_alias = "sys", value_name = "TEXT")]
     pub system: Option<String>,
-    /// Take the prompt as it is: no chat markers added, and markers written in it are control tokens
+    /// Take the prompt as it is: no chat markers added, and markers written in it are control
+    /// tokens
     #[arg(long, alias = "raw-prompt", conflicts_with_all = ["system", "think", "effort"])]
     pub raw: bool,
     /// Let the model reason before it answers
@@ -126,7 +127,8 @@ pub struct Sampling {
     /// Drop tokens less likely than F times the likeliest
     #[arg(long, value_name = "F", default_value_t = 0.05)]
     pub min_p: f64,
-    /// Seed of the draws: the same seed gives the same answer (default: drawn, and shown at the end)
+    /// Seed of the draws: the same seed gives the same answer (default: drawn, and shown at the
+    /// end)
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Show each token's log probability and its N likeliest alternatives
@@ -272,8 +274,8 @@ pub struct Tokens {
 
 /// `quantize`
 ///
-/// OUTPUT appears only when it is complete; a run that was stopped goes on where it was. A next-token block
-/// goes to a second file, OUTPUT-mtp.gguf, where the engine looks for it.
+/// OUTPUT appears only when it is complete; a run that was stopped goes on where it was. A
+/// next-token block goes to a second file, OUTPUT-mtp.gguf, where the engine looks for it.
 #[derive(Args, Debug)]
 pub struct Quantize {
     /// A folder of safetensors with config.json and tokenizer.json, or a GGUF file
@@ -283,9 +285,9 @@ pub struct Quantize {
     /// Formats by tensor class
     #[arg(long, value_name = "NAME", default_value = "mxfp4")]
     pub mix: Mix,
-    /// A format for a class (experts, gate, up, down, attention, shared, embedding, output, indexer,
-    /// compressor, router, mhc) or for tensors whose name starts with WHICH. May be repeated; the last that
-    /// fits wins
+    /// A format for a class (experts, gate, up, down, attention, shared, embedding, output,
+    /// indexer, compressor, router, mhc) or for tensors whose name starts with WHICH. May be
+    /// repeated; the last that fits wins
     #[arg(long, value_name = "WHICH=TYPE")]
     pub tensor_type: Vec<String>,
     /// The model's name in the file (default: the input's)
@@ -332,8 +334,8 @@ pub enum Mix {
 
 /// `perplexity`
 ///
-/// Each line of ids, or each window of a text, starts from an empty session. Saved log probabilities of one
-/// run are the baseline of another's KL divergence.
+/// Each line of ids, or each window of a text, starts from an empty session. Saved log
+/// probabilities of one run are the baseline of another's KL divergence.
 #[derive(Args, Debug)]
 pub struct Perplexity {
     /// A text, or with --ids lines of token ids
@@ -361,8 +363,8 @@ pub struct Perplexity {
 
 /// `eval`
 ///
-/// Cases of three forms: spans of a token sequence that must be predicted, a prompt with the answer that
-/// must be given, a prompt with the tool call that must be made (docs/testing.md).
+/// Cases of three forms: spans of a token sequence that must be predicted, a prompt with the answer
+/// that must be given, a prompt with the tool call that must be made (docs/testing.md).
 #[derive(Args, Debug)]
 pub struct Eval {
     /// The cases

@@ -1,8 +1,9 @@
 //! Saved log probabilities: the baseline of a KL divergence (`docs/formats.md`).
 //!
-//! Little endian: `ISLOGP\0\x01`, u32 vocabulary, then records. A sequence is the tag `SEQ `, u32 n, n ids
-//! (u32), and n rows of vocabulary f32 log probabilities, row i being what follows token i. The file ends
-//! with `END ` and the u32 number of sequences, so that a file that was cut short is noticed.
+//! Little endian: `ISLOGP\0\x01`, u32 vocabulary, then records. A sequence is the tag `SEQ `, u32
+//! n, n ids (u32), and n rows of vocabulary f32 log probabilities, row i being what follows token
+//! i. The file ends with `END ` and the u32 number of sequences, so that a file that was cut short
+//! is noticed.
 
 use crate::failure::Failure;
 use std::fs::File;
@@ -112,7 +113,9 @@ impl<R: Read> LogprobsReader<R> {
         let mut tag = [0; 4];
         self.fill(&mut tag)?;
         if tag == END {
-            return Err(self.wrong("has fewer sequences than this run; use the same text and window"));
+            return Err(
+                self.wrong("has fewer sequences than this run; use the same text and window")
+            );
         }
         let count = self.number()?;
         let same_length = tag == SEQUENCE && usize::try_from(count) == Ok(ids.len());

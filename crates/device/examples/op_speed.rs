@@ -1,8 +1,9 @@
 //! Microseconds of each operation that is not a matrix product, for one row and for many:
-//! `cargo run --release -p ironstar-device --example op_speed -- [nano|flash] [scalar|avx2|avx512] [threads]`.
+//! `cargo run --release -p ironstar-device --example op_speed -- [nano|flash] [scalar|avx2|avx512]
+//! [threads]`.
 //!
-//! Positions are 4,000 and 20,000 tokens; attention of ratio-4 layers reads its top rows, of ratio-128
-//! layers all rows.
+//! Positions are 4,000 and 20,000 tokens; attention of ratio-4 layers reads its top rows, of
+//! ratio-128 layers all rows.
 #![expect(clippy::print_stdout, reason = "an example shows its numbers")]
 
 use ironstar_device::*;

@@ -1,8 +1,9 @@
-//! Speed of matrix products: `cargo run --release -p ironstar-device --example product_speed -- [isa] [threads] [format] [rows columns]`.
+//! Speed of matrix products: `cargo run --release -p ironstar-device --example product_speed --
+//! [isa] [threads] [format] [rows columns]`.
 //!
-//! For each format and shape: one input row (what decoding does) in GB/s of weights, and 256 rows (what
-//! prefill does) in GOP/s (a multiplication and an addition are two), through [`Backend::project`], so
-//! the rounding of the inputs is included.
+//! For each format and shape: one input row (what decoding does) in GB/s of weights, and 256 rows
+//! (what prefill does) in GOP/s (a multiplication and an addition are two), through
+//! [`Backend::project`], so the rounding of the inputs is included.
 
 use ironstar_device::{Backend, Cpu, CpuConfig, Element, Isa, MatrixSource, Project, Step};
 use ironstar_quant::{FORMATS, Format};

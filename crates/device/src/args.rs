@@ -1,5 +1,6 @@
-//! Arguments of the operations: one small struct each, so that a new field is a compile error wherever it
-//! matters. `n` is the number of rows of the step, `d` the model width, `D` the width of a head.
+//! Arguments of the operations: one small struct each, so that a new field is a compile error
+//! wherever it matters. `n` is the number of rows of the step, `d` the model width, `D` the width
+//! of a head.
 
 use crate::{Buffer, Matrix, Rope, SharedBytes};
 use ironstar_quant::Format;
@@ -63,7 +64,8 @@ pub struct Embed {
 /// Coefficients of a hyper-connection.
 #[derive(Clone, Copy, Debug)]
 pub struct HcWeights {
-    /// [(2 + streams) * streams, streams * d], or [streams, streams * d] for the head; a float format.
+    /// [(2 + streams) * streams, streams * d], or [streams, streams * d] for the head; a float
+    /// format.
     pub matrix: Matrix,
     /// As many as the matrix has rows.
     pub base: Buffer,
@@ -113,7 +115,8 @@ pub struct HcPost {
     pub comb: Buffer,
 }
 
-/// Arguments of [`crate::Backend::hc_head`] (spec 2.3 and the norm after it). Works on `rows` leading rows.
+/// Arguments of [`crate::Backend::hc_head`] (spec 2.3 and the norm after it). Works on `rows`
+/// leading rows.
 #[derive(Clone, Copy, Debug)]
 pub struct HcHead {
     /// [rows, streams, d]
@@ -160,8 +163,8 @@ pub struct Project<'a> {
     pub outputs: &'a [(Matrix, Buffer)],
 }
 
-/// Arguments of [`crate::Backend::project_grouped`]: group `g` of `matrix.rows / groups` output rows sees
-/// input columns `g * columns .. (g + 1) * columns`.
+/// Arguments of [`crate::Backend::project_grouped`]: group `g` of `matrix.rows / groups` output
+/// rows sees input columns `g * columns .. (g + 1) * columns`.
 #[derive(Clone, Copy, Debug)]
 pub struct ProjectGrouped {
     /// [n, groups * matrix.columns]
@@ -293,8 +296,8 @@ pub struct CompressedRows<'a> {
     pub choice: Option<(Buffer, usize)>,
 }
 
-/// Arguments of [`crate::Backend::attend`] (spec 2.5 steps 6 to 8). Keys in order: compressed rows ascending,
-/// then window positions ascending.
+/// Arguments of [`crate::Backend::attend`] (spec 2.5 steps 6 to 8). Keys in order: compressed rows
+/// ascending, then window positions ascending.
 #[derive(Clone, Copy, Debug)]
 pub struct Attend<'a> {
     /// [n, heads, D]

@@ -1,10 +1,11 @@
 //! Devices: the [`Backend`] trait and what implements it.
 //!
-//! A backend runs about thirty model-shaped operations on resident buffers. It knows shapes, formats and
-//! bits; it does not know models, files, tokenizers, sessions or sockets. Handles ([`Buffer`], [`Matrix`])
-//! carry sizes and a number; no pointer leaves this crate.
+//! A backend runs about thirty model-shaped operations on resident buffers. It knows shapes,
+//! formats and bits; it does not know models, files, tokenizers, sessions or sockets. Handles
+//! ([`Buffer`], [`Matrix`]) carry sizes and a number; no pointer leaves this crate.
 //!
-//! Start reading at [`Backend`], then `cpu/reference` for what each operation means, then `cpu/fast`.
+//! Start reading at [`Backend`], then `cpu/reference` for what each operation means, then
+//! `cpu/fast`.
 //!
 //! ```
 //! use ironstar_device::{Backend, Cpu, CpuConfig, Element};
@@ -28,7 +29,9 @@ pub use sample::{WEIGHT_BITS, WEIGHTS_MAX, exp_weights};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The machine has not enough memory for an allocation.
-    #[error("out of memory on {device}: {wanted} bytes wanted for {what}; use a smaller context or model")]
+    #[error(
+        "out of memory on {device}: {wanted} bytes wanted for {what}; use a smaller context or model"
+    )]
     Memory {
         /// Which device.
         device: &'static str,
@@ -72,7 +75,8 @@ pub struct Counters {
     pub steps: u64,
     /// Rows in those steps.
     pub rows: u64,
-    /// Bytes of plain matrices read, each matrix counted once an operation however many rows share it.
+    /// Bytes of plain matrices read, each matrix counted once an operation however many rows share
+    /// it.
     pub dense_bytes: u64,
     /// Bytes of expert matrices read, each distinct expert counted once an operation.
     pub expert_bytes: u64,
@@ -80,18 +84,21 @@ pub struct Counters {
 
 /// The operations a model is made of, on one device.
 ///
-/// **Rows.** [`Backend::begin`] names the rows of a step: tokens, and spans of consecutive positions, one
-/// span a session. Until the next `begin`, "n" below is the number of those rows, row-shaped buffers are
-/// `[n, width]` in f32, and a slice of buffers "per span" has one entry a span, in the order of the spans.
+/// **Rows.** [`Backend::begin`] names the rows of a step: tokens, and spans of consecutive
+/// positions, one span a session. Until the next `begin`, "n" below is the number of those rows,
+/// row-shaped buffers are `[n, width]` in f32, and a slice of buffers "per span" has one entry a
+/// span, in the order of the spans.
 ///
-/// **State** is rings by position and append-only rows, nothing else: slot `position % capacity`, and row
-/// `g` at index `g`. A ring is as long as what is ever read back plus [`ROLLBACK_ROWS`], so dropping the
-/// last few positions of a session is only a smaller position, and there is nothing to undo.
+/// **State** is rings by position and append-only rows, nothing else: slot `position % capacity`,
+/// and row `g` at index `g`. A ring is as long as what is ever read back plus [`ROLLBACK_ROWS`], so
+/// dropping the last few positions of a session is only a smaller position, and there is nothing to
+/// undo.
 ///
-/// **One answer.** The bits of a row do not depend on the other rows of the step, on how positions were
-/// cut into steps, or on the number of threads.
+/// **One answer.** The bits of a row do not depend on the other rows of the step, on how positions
+/// were cut into steps, or on the number of threads.
 ///
-/// Operations may be recorded and run later; [`Backend::read`] and [`Backend::finish`] wait for them.
+/// Operations may be recorded and run later; [`Backend::read`] and [`Backend::finish`] wait for
+/// them.
 pub trait Backend: Send {
     /// Name as in `--backend`.
     fn name(&self) -> &'static str;
@@ -124,7 +131,8 @@ pub trait Backend: Send {
 
     /// Rows of the embedding table for the step's tokens, repeated over the streams.
     fn embed(&mut self, a: &Embed) -> Result<(), Error>;
-    /// Mixes the streams into one row and normalises it; keeps the coefficients for [`Backend::hc_post`].
+    /// Mixes the streams into one row and normalises it; keeps the coefficients for
+    /// [`Backend::hc_post`].
     fn hc_pre(&mut self, a: &HcPre) -> Result<(), Error>;
     /// Spreads a sublayer's output over the streams.
     fn hc_post(&mut self, a: &HcPost) -> Result<(), Error>;
@@ -140,7 +148,8 @@ pub trait Backend: Send {
     fn query_heads(&mut self, a: &QueryHeads) -> Result<(), Error>;
     /// Norm, rotation and FP8 round trip of the step's key/value rows.
     fn kv_rows(&mut self, a: &KvRows) -> Result<(), Error>;
-    /// Feeds a compressor: appends the rows of all groups that close in this step, keeps the open ones.
+    /// Feeds a compressor: appends the rows of all groups that close in this step, keeps the open
+    /// ones.
     fn compress(&mut self, a: &Compress<'_>) -> Result<(), Error>;
     /// Chooses the compressed rows that each row of the step may attend to.
     fn index_select(&mut self, a: &IndexSelect<'_>) -> Result<(), Error>;

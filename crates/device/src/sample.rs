@@ -1,8 +1,9 @@
 //! The one float step of sampling: logits to whole-number weights, on the host.
 //!
-//! A weight is `rne(2^44 e^((logit - max) * scale))`, with e^x computed from f64 products and sums in the
-//! order written here and nothing else (no fused steps, no library call), so that every machine and every
-//! instruction set gives the same integers. All that follows from weights is exact and needs no order.
+//! A weight is `rne(2^44 e^((logit - max) * scale))`, with e^x computed from f64 products and sums
+//! in the order written here and nothing else (no fused steps, no library call), so that every
+//! machine and every instruction set gives the same integers. All that follows from weights is
+//! exact and needs no order.
 
 use crate::Isa;
 
@@ -12,8 +13,9 @@ pub const WEIGHT_BITS: u32 = 44;
 /// Most logits that may be weighed at once, so that no sum of weights overflows.
 pub const WEIGHTS_MAX: usize = 1 << 19;
 
-/// Writes a weight for each logit and returns their sum. `max` is the largest logit, finite; the others
-/// are at most that or negative infinity, which weighs nothing. `scale` is finite and not negative.
+/// Writes a weight for each logit and returns their sum. `max` is the largest logit, finite; the
+/// others are at most that or negative infinity, which weighs nothing. `scale` is finite and not
+/// negative.
 ///
 /// # Panics
 /// When the lengths differ or exceed [`WEIGHTS_MAX`].

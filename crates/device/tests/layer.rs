@@ -1,6 +1,7 @@
-//! Operations with state, run as one attention layer: key rows, two compressors, indexer, attention,
-//! window. Any cut into steps, any neighbours in a step, any threads and instruction set, and steps that
-//! are dropped and run again give the bits of one step of scalar code on one thread.
+//! Operations with state, run as one attention layer: key rows, two compressors, indexer,
+//! attention, window. Any cut into steps, any neighbours in a step, any threads and instruction
+//! set, and steps that are dropped and run again give the bits of one step of scalar code on one
+//! thread.
 
 mod common;
 

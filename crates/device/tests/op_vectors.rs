@@ -1,5 +1,6 @@
-//! Operations against golden vectors of DeepSeek's published code (tests/golden/make/oracle/op_vectors.py
-//! is the list of keys). Round trips and the Hadamard rotation alone are compared in crate `quant`.
+//! Operations against golden vectors of DeepSeek's published code
+//! (tests/golden/make/oracle/op_vectors.py is the list of keys). Round trips and the Hadamard
+//! rotation alone are compared in crate `quant`.
 
 mod common;
 
@@ -108,8 +109,8 @@ fn rotation_undone() {
     }
 }
 
-/// Mixes are made exact by streams that are 8 in one place: the mean square is 1 and the product with a
-/// matrix of mixes / 8 gives the mixes.
+/// Mixes are made exact by streams that are 8 in one place: the mean square is 1 and the product
+/// with a matrix of mixes / 8 gives the mixes.
 #[test]
 fn sinkhorn() {
     let golden = Golden::open(FILE);
@@ -316,7 +317,8 @@ fn compressor(ratio: usize, steps: &[usize]) {
     }
 }
 
-/// The golden rows see arbitrary keys: here the last one is the own row, the others are compressed rows.
+/// The golden rows see arbitrary keys: here the last one is the own row, the others are compressed
+/// rows.
 #[test]
 fn attention_with_sink() {
     let golden = Golden::open(FILE);
@@ -385,7 +387,8 @@ fn which_keys_are_seen() {
             let mut wanted: Vec<usize> =
                 listed.iter().filter_map(|i| usize::try_from(*i).ok()).collect();
             if ratio > 0 {
-                // The list counts compressed rows behind the tokens' own; the window here is t itself.
+                // The list counts compressed rows behind the tokens' own; the window here is t
+                // itself.
                 wanted.iter_mut().for_each(|i| *i += 16 - tokens);
                 wanted.push(t);
             }

@@ -1,6 +1,6 @@
-//! Conformance of row-wise operations: over shapes, odd sizes and seeds, every instruction set, 1 to 3
-//! threads and any cut of the rows into steps give the bits of the scalar path on one thread in one step.
-//! Operations with state are in `layer.rs`.
+//! Conformance of row-wise operations: over shapes, odd sizes and seeds, every instruction set, 1
+//! to 3 threads and any cut of the rows into steps give the bits of the scalar path on one thread
+//! in one step. Operations with state are in `layer.rs`.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Measures the sampler: median time a token of a full-size vocabulary, by settings and spread of the logits.
+//! Measures the sampler: median time a token of a full-size vocabulary, by settings and spread of
+//! the logits.
 //!
 //! `cargo run --release -p ironstar-engine --example sampler`
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
@@ -46,7 +47,8 @@ fn main() -> Result<(), ironstar_engine::Error> {
     Ok(())
 }
 
-/// Bell-shaped logits; a peaked row has two hundred tokens well above the others, as a language model gives.
+/// Bell-shaped logits; a peaked row has two hundred tokens well above the others, as a language
+/// model gives.
 fn row(spread: f32, peaked: bool) -> Vec<f32> {
     let mut state = 0x2545_F491_4F6C_DD1Du64;
     let mut uniform = || {

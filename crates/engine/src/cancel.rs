@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Asks work to stop at its next named point: before each step of a prompt, and before each step of an
-/// answer. Clones are the same flag.
+/// Asks work to stop at its next named point: before each step of a prompt, and before each step of
+/// an answer. Clones are the same flag.
 #[derive(Clone, Debug, Default)]
 pub struct CancelFlag(Arc<AtomicBool>);
 

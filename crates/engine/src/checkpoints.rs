@@ -1,8 +1,9 @@
 //! Saved states of sessions, in memory, found by the tokens that they stand for.
 //!
-//! A checkpoint belongs to its tokens and not to a session, so a branch, another session with the same prompt
-//! and a rewind all find it. Memory has a limit; what was used longest ago goes first. Each holds its whole
-//! state; a store that keeps shared rows once takes this place without changing who calls it.
+//! A checkpoint belongs to its tokens and not to a session, so a branch, another session with the
+//! same prompt and a rewind all find it. Memory has a limit; what was used longest ago goes first.
+//! Each holds its whole state; a store that keeps shared rows once takes this place without
+//! changing who calls it.
 
 use std::sync::Arc;
 
@@ -45,8 +46,8 @@ impl Snapshot {
         size_of_val::<[u32]>(&self.tokens) + self.state.len() + logits
     }
 
-    /// Whether a session that wants these tokens can start here: it still has a token to evaluate, or
-    /// the logits are there.
+    /// Whether a session that wants these tokens can start here: it still has a token to evaluate,
+    /// or the logits are there.
     fn serves(&self, tokens: &[u32]) -> bool {
         let enough = self.position < tokens.len()
             || (self.position == tokens.len() && self.logits.is_some());

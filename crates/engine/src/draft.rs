@@ -3,8 +3,8 @@
 use crate::{Engine, Error, Session};
 use std::time::Duration;
 
-/// How an answer is speeded up by guessing tokens and verifying them in one step. The answer does not depend
-/// on it, not in a bit.
+/// How an answer is speeded up by guessing tokens and verifying them in one step. The answer does
+/// not depend on it, not in a bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speculation {
     /// One token a step.
@@ -75,9 +75,10 @@ fn likeliest(logits: &[f32]) -> Option<u32> {
     u32::try_from(best).ok()
 }
 
-/// Decides from measured times and acceptance whether the next step should guess. It sees durations, not a
-/// clock. Runs of guessing steps alternate with plain ones: while guessing pays, runs grow and one plain step
-/// between them keeps the comparison honest; when it does not, runs are short and the pauses grow.
+/// Decides from measured times and acceptance whether the next step should guess. It sees
+/// durations, not a clock. Runs of guessing steps alternate with plain ones: while guessing pays,
+/// runs grow and one plain step between them keeps the comparison honest; when it does not, runs
+/// are short and the pauses grow.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     guessing: bool,

@@ -90,8 +90,8 @@ impl EngineOptions {
     }
 }
 
-/// A loaded model on a backend, with its tokenizer. Sessions are plain values beside it: whoever owns the
-/// engine owns the device and passes `&mut Engine` to the session that is to move.
+/// A loaded model on a backend, with its tokenizer. Sessions are plain values beside it: whoever
+/// owns the engine owns the device and passes `&mut Engine` to the session that is to move.
 pub struct Engine {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) model: Model,

@@ -1,8 +1,9 @@
 //! Answers: tokens drawn one after the other, with or without guesses.
 //!
-//! A step evaluates the last token and the guesses after it. The sampler draws the token of each position from
-//! the rows in turn; a guess that is the drawn token lets the next row be used, the first that is not ends the
-//! block. So the drawn tokens are those of plain decoding, whatever was guessed.
+//! A step evaluates the last token and the guesses after it. The sampler draws the token of each
+//! position from the rows in turn; a guess that is the drawn token lets the next row be used, the
+//! first that is not ends the block. So the drawn tokens are those of plain decoding, whatever was
+//! guessed.
 
 use crate::draft;
 use crate::sampler::{Adjust, Counts, Sampled, Settings};
@@ -81,7 +82,8 @@ struct Block {
     guesses: Vec<u32>,
     /// Row in use; the guesses before it were right.
     row: usize,
-    /// The step that evaluated the rows, which are not kept yet: how long it took, and whether it guessed.
+    /// The step that evaluated the rows, which are not kept yet: how long it took, and whether it
+    /// guessed.
     step: Option<(Duration, bool)>,
 }
 
@@ -93,10 +95,11 @@ impl Block {
 }
 
 impl Session {
-    /// Draws tokens after the session's last one, and adds them to it. The flag is looked at before each step.
+    /// Draws tokens after the session's last one, and adds them to it. The flag is looked at before
+    /// each step.
     ///
-    /// The last token of an answer may wait to be evaluated; the next call does that. So one call for ten
-    /// tokens gives what two for five do.
+    /// The last token of an answer may wait to be evaluated; the next call does that. So one call
+    /// for ten tokens gives what two for five do.
     pub fn generate(
         &mut self,
         engine: &mut Engine,

@@ -1,11 +1,12 @@
 //! Engine and sessions: a loaded model on a backend, and timelines of tokens that move on it.
 //!
-//! The caller hands a session the whole token prefix it wants; the session finds the cheapest way there. It
-//! draws tokens with a sampler that is a pure function, guesses ahead where that pays, keeps checkpoints, and
-//! comes back to them. However work is cut, the tokens and their probabilities are the same, bit for bit.
+//! The caller hands a session the whole token prefix it wants; the session finds the cheapest way
+//! there. It draws tokens with a sampler that is a pure function, guesses ahead where that pays,
+//! keeps checkpoints, and comes back to them. However work is cut, the tokens and their
+//! probabilities are the same, bit for bit.
 //!
-//! This crate knows models only through `ironstar_model`, and devices only as a `Backend`. It must not know
-//! prompts and protocols, sockets, or what a token means.
+//! This crate knows models only through `ironstar_model`, and devices only as a `Backend`. It must
+//! not know prompts and protocols, sockets, or what a token means.
 //!
 //! Start reading at [`Session::sync`], then [`Session::generate`], then [`sampler`].
 //!

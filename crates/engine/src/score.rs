@@ -15,8 +15,8 @@ pub struct Scored<'a> {
     pub next: Option<u32>,
     /// Logits of what follows it.
     pub logits: &'a [f32],
-    /// The next-token block's logits of the same, as it would have guessed one token earlier. Not at position
-    /// 0, and only where asked for.
+    /// The next-token block's logits of the same, as it would have guessed one token earlier. Not
+    /// at position 0, and only where asked for.
     pub draft: Option<&'a [f32]>,
 }
 
@@ -30,8 +30,9 @@ pub struct Score {
 }
 
 impl Session {
-    /// Evaluates tokens and gives the logits after each from a position on; the session then holds the tokens.
-    /// The flag is looked at before each step. Memory does not grow with the number of tokens.
+    /// Evaluates tokens and gives the logits after each from a position on; the session then holds
+    /// the tokens. The flag is looked at before each step. Memory does not grow with the number
+    /// of tokens.
     pub fn score(
         &mut self,
         engine: &mut Engine,

@@ -1,8 +1,8 @@
 //! One timeline of tokens with its state.
 //!
-//! Invariant: the first `position` tokens of the timeline are evaluated and the state is theirs; the rest wait.
-//! Every way out, errors and cancels included, leaves it so. A session that lost its state to a failed step
-//! has position 0 and evaluates again, from a checkpoint where one serves.
+//! Invariant: the first `position` tokens of the timeline are evaluated and the state is theirs;
+//! the rest wait. Every way out, errors and cancels included, leaves it so. A session that lost its
+//! state to a failed step has position 0 and evaluates again, from a checkpoint where one serves.
 
 use crate::checkpoints::Snapshot;
 use crate::draft::Pace;
@@ -80,12 +80,13 @@ impl Session {
         there.then_some(&self.logits[..])
     }
 
-    /// Makes the session exactly these tokens, with the logits of the last, by the cheapest way: nothing if it
-    /// is there, going on from where it is, going back within the rings, from the furthest checkpoint that
-    /// serves, or from the start.
+    /// Makes the session exactly these tokens, with the logits of the last, by the cheapest way:
+    /// nothing if it is there, going on from where it is, going back within the rings, from the
+    /// furthest checkpoint that serves, or from the start.
     ///
-    /// When cancelled (looked at before each step) or failed, the session holds the tokens but has not
-    /// evaluated all of them; the next call goes on. No error of the arguments changes anything.
+    /// When cancelled (looked at before each step) or failed, the session holds the tokens but has
+    /// not evaluated all of them; the next call goes on. No error of the arguments changes
+    /// anything.
     pub fn sync(
         &mut self,
         engine: &mut Engine,
@@ -122,7 +123,8 @@ impl Session {
         Ok(Snapshot { tokens: self.timeline[..].into(), position, state, logits })
     }
 
-    /// Becomes what a snapshot holds, of this session or of another one of the same model; evaluates nothing.
+    /// Becomes what a snapshot holds, of this session or of another one of the same model;
+    /// evaluates nothing.
     pub fn restore(&mut self, engine: &mut Engine, snapshot: &Snapshot) -> Result<(), Error> {
         self.check_room(snapshot.tokens.len())?;
         self.load(engine, snapshot)?;
@@ -130,8 +132,9 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps a checkpoint of what is evaluated, within the engine's memory for them. Syncs and answers do so
-    /// at their ends and every [`crate::EngineOptions::checkpoint_spacing`] tokens.
+    /// Keeps a checkpoint of what is evaluated, within the engine's memory for them. Syncs and
+    /// answers do so at their ends and every [`crate::EngineOptions::checkpoint_spacing`]
+    /// tokens.
     pub fn checkpoint(&mut self, engine: &mut Engine) -> Result<(), Error> {
         if engine.checkpoints.is_off() || self.position() == 0 {
             return Ok(());
@@ -184,8 +187,9 @@ impl Session {
         live.iter().zip(tokens).take_while(|(a, b)| a == b).count()
     }
 
-    /// Moves the state, without evaluating, to the furthest position on the way to `tokens` that is in reach
-    /// and not beyond `most`, and gives it. What the timeline held beyond is forgotten.
+    /// Moves the state, without evaluating, to the furthest position on the way to `tokens` that is
+    /// in reach and not beyond `most`, and gives it. What the timeline held beyond is
+    /// forgotten.
     pub(crate) fn reach(
         &mut self,
         engine: &mut Engine,
@@ -214,7 +218,8 @@ impl Session {
         Ok(live)
     }
 
-    /// The state, evaluated tokens and logits of a snapshot. When the device fails, nothing is evaluated.
+    /// The state, evaluated tokens and logits of a snapshot. When the device fails, nothing is
+    /// evaluated.
     fn load(&mut self, engine: &mut Engine, snapshot: &Snapshot) -> Result<(), Error> {
         let restored = self.state_mut().restore(engine.backend.as_mut(), &snapshot.state);
         if let Err(error) = restored {
@@ -267,7 +272,8 @@ impl Session {
         Ok(())
     }
 
-    /// Evaluates rows after the position without keeping them; a failure leaves a session that can go on.
+    /// Evaluates rows after the position without keeping them; a failure leaves a session that can
+    /// go on.
     pub(crate) fn step(
         &mut self,
         engine: &mut Engine,
@@ -288,7 +294,8 @@ impl Session {
         Ok(())
     }
 
-    /// After a failure: a state that the rings no longer hold goes to 0, from where checkpoints are found.
+    /// After a failure: a state that the rings no longer hold goes to 0, from where checkpoints are
+    /// found.
     fn recover(&mut self) {
         let state = self.state_mut();
         if state.position() < state.rewind_floor() {

@@ -1,4 +1,5 @@
-//! Every target of the table under libFuzzer; the environment variable `TARGET` names the one to run.
+//! Every target of the table under libFuzzer; the environment variable `TARGET` names the one to
+//! run.
 #![no_main]
 
 use ironstar_fuzz::{Target, find};

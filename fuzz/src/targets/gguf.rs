@@ -92,8 +92,8 @@ fn file(bytes: &[u8]) -> u64 {
     seen
 }
 
-/// Writes what was read, where the writer is as lenient as the reader, and compares what is read from
-/// that.
+/// Writes what was read, where the writer is as lenient as the reader, and compares what is read
+/// from that.
 fn again(gguf: &Gguf) {
     let mut writer = Writer::new(Cursor::new(Vec::new()));
     let known = |t: &&ironstar_gguf::TensorInfo| gguf.bytes(t).is_ok();

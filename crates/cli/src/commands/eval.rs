@@ -81,14 +81,19 @@ fn score(answerer: &mut Answerer, case: &Case, cancel: &CancelFlag) -> Result<Ta
 }
 
 /// The likeliest token after each position.
-fn likeliest(answerer: &mut Answerer, ids: &[u32], cancel: &CancelFlag) -> Result<Vec<u32>, Failure> {
+fn likeliest(
+    answerer: &mut Answerer,
+    ids: &[u32],
+    cancel: &CancelFlag,
+) -> Result<Vec<u32>, Failure> {
     let engine = &mut answerer.engine;
     let mut session = engine.session(ids.len()).map_err(loading::from_engine)?;
     let mut best = Vec::with_capacity(ids.len());
     let mut on_row = |row: ironstar_engine::Scored<'_>| {
-        let likeliest = (0u32..).zip(row.logits).fold((0, f32::NEG_INFINITY), |best, (id, logit)| {
-            if *logit > best.1 { (id, *logit) } else { best }
-        });
+        let likeliest =
+            (0u32..).zip(row.logits).fold((0, f32::NEG_INFINITY), |best, (id, logit)| {
+                if *logit > best.1 { (id, *logit) } else { best }
+            });
         best.push(likeliest.0);
         Control::Continue
     };

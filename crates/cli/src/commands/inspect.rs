@@ -49,7 +49,8 @@ pub fn run(flags: &Inspect) -> Result<(), Failure> {
     for line in &plan {
         let _ = writeln!(text, "  {:<28} {:>12}", line.what, mib(line.bytes));
     }
-    let _ = writeln!(text, "  {:<28} {:>12}", "in all", mib(plan.iter().map(|line| line.bytes).sum()));
+    let _ =
+        writeln!(text, "  {:<28} {:>12}", "in all", mib(plan.iter().map(|line| line.bytes).sum()));
     print(text.as_bytes())
 }
 

@@ -164,7 +164,9 @@ impl Meter {
 
     fn finish(self, model: &str, json: bool) -> Result<(), Failure> {
         if self.predictions == 0 {
-            return Err(Failure::caller("nothing to predict: sequences of two tokens or more are wanted"));
+            return Err(Failure::caller(
+                "nothing to predict: sequences of two tokens or more are wanted",
+            ));
         }
         let compared = self.reader.is_some();
         if let Some(writer) = self.writer {

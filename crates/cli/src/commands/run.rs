@@ -21,7 +21,9 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
     let given = flags.prompt.prompt.is_some() || flags.prompt.prompt_file.is_some();
     let is_chat = !given && std::io::stdin().is_terminal();
     if is_chat && (flags.json || flags.prompt.raw) {
-        return Err(Failure::caller("--json and --raw need a prompt: -p TEXT, --prompt-file FILE or a pipe"));
+        return Err(Failure::caller(
+            "--json and --raw need a prompt: -p TEXT, --prompt-file FILE or a pipe",
+        ));
     }
     let text = if is_chat {
         String::new()
@@ -32,7 +34,9 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
     let cancel = interrupt::cancel_on_interrupt()?;
     let mut answerer = Answerer::open(&flags.model)?;
     if flags.model.model.is_none() {
-        note("no model was named (-m FILE): this is the bundled nano model, small enough to try things with");
+        note(
+            "no model was named (-m FILE): this is the bundled nano model, small enough to try things with",
+        );
     }
     if is_chat {
         return chat::run(flags, answerer, &cancel);
@@ -44,7 +48,9 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
         asking::question(&answerer.tokenizer, flags.prompt.system.as_deref(), &text, thinking)?
     };
     if ids.is_empty() {
-        return Err(Failure::caller("the prompt is empty; give some text with -p, --prompt-file or a pipe"));
+        return Err(Failure::caller(
+            "the prompt is empty; give some text with -p, --prompt-file or a pipe",
+        ));
     }
     let seed = flags.sampling.seed.unwrap_or_else(fresh_seed);
     let mut output = Output::new(flags.json);
@@ -78,7 +84,8 @@ fn fresh_seed() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish() >> 32
 }
 
-/// Where an answer's text goes while it comes: content to standard output, reasoning to standard error.
+/// Where an answer's text goes while it comes: content to standard output, reasoning to standard
+/// error.
 struct Output {
     silent: bool,
     dim: bool,

@@ -1,9 +1,10 @@
 //! The CPU backend: buffers in plain memory, every operation run at once.
 //!
-//! `reference/` holds the meaning of each operation, one file a family. The same text is compiled for
-//! each instruction set (`isa.rs`), with lanes and trees written out, so all of them give equal bits.
-//! `product.rs` multiplies matrices, `pool.rs` runs parts on threads.
+//! `reference/` holds the meaning of each operation, one file a family. The same text is compiled
+//! for each instruction set (`isa.rs`), with lanes and trees written out, so all of them give equal
+//! bits. `product.rs` multiplies matrices, `pool.rs` runs parts on threads.
 
+mod codes;
 mod isa;
 mod lanes;
 mod math;
@@ -32,8 +33,8 @@ pub struct CpuConfig {
     pub threads: usize,
     /// Instruction set; `None` means the best that is there.
     pub isa: Option<Isa>,
-    /// Multiplies every matrix as floats of its decoded values with f32 inputs: the *exact* mode of the
-    /// oracles.
+    /// Multiplies every matrix as floats of its decoded values with f32 inputs: the *exact* mode
+    /// of the oracles.
     pub float_products: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The fork-join pool: parts of one operation run on all threads, the caller's included.
 //!
-//! A model step is hundreds of short parallel regions, so workers spin for a bounded while before they
-//! sleep, and a region costs an atomic or two a part. Nothing here decides bits: a part must not depend
-//! on which thread runs it, nor when.
+//! A model step is hundreds of short parallel regions, so workers spin for a bounded while before
+//! they sleep, and a region costs an atomic or two a part. Nothing here decides bits: a part must
+//! not depend on which thread runs it, nor when.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -32,8 +32,8 @@ type Part = dyn Fn(usize) + Sync;
 /// The region that is running.
 ///
 /// `ticket` is the only word that hands out work: the region's number above, how many of its parts
-/// nobody has taken below. Whoever takes a part by compare-exchange knows that its region cannot end
-/// before the part does, so `call` and `parts` stay as they are until then.
+/// nobody has taken below. Whoever takes a part by compare-exchange knows that its region cannot
+/// end before the part does, so `call` and `parts` stay as they are until then.
 #[derive(Debug)]
 struct Shared {
     ticket: AtomicU64,
@@ -49,9 +49,9 @@ struct Shared {
     wake: Condvar,
 }
 
-// SAFETY: `call` is written only by the thread that holds `busy`, while no part is out, and read only by
-// threads that hold a part of the region (see `ticket`); what it points to is `Sync` and outlives the
-// region. Everything else is atomic or locked.
+// SAFETY: `call` is written only by the thread that holds `busy`, while no part is out, and read
+// only by threads that hold a part of the region (see `ticket`); what it points to is `Sync` and
+// outlives the region. Everything else is atomic or locked.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -90,8 +90,9 @@ impl Pool {
 
     /// Calls `f` once with each of `0..parts`, on any thread, and returns when all are done.
     ///
-    /// If parts panic, the others still run, and then the first panic goes on in the caller. A call from
-    /// inside a part, or while another thread's call runs, does its parts alone on its own thread.
+    /// If parts panic, the others still run, and then the first panic goes on in the caller. A call
+    /// from inside a part, or while another thread's call runs, does its parts alone on its own
+    /// thread.
     pub fn run(&self, parts: usize, f: &(dyn Fn(usize) + Sync)) {
         let alone = parts < 2 || self.workers.is_empty() || u32::try_from(parts).is_err();
         if alone || self.shared.busy.swap(true, Ordering::Acquire) {
@@ -133,16 +134,17 @@ impl Shared {
     /// Runs a region; the caller holds `busy`.
     fn region(&self, parts: usize, f: &(dyn Fn(usize) + Sync)) -> Option<Box<dyn Any + Send>> {
         let call: *const (dyn Fn(usize) + Sync + '_) = std::ptr::from_ref(f);
-        // SAFETY: only the lifetime is dropped, and no thread uses the pointer after this function: it
-        // returns when every part has ended, and no part can be taken after the last one was.
+        // SAFETY: only the lifetime is dropped, and no thread uses the pointer after this function:
+        // it returns when every part has ended, and no part can be taken after the last one
+        // was.
         let call: *const Part = unsafe { std::mem::transmute(call) };
         // SAFETY: the caller holds `busy` and the last region has ended, so nobody reads `call`.
         unsafe { *self.call.get() = Some(call) };
         self.parts.store(parts, Ordering::Relaxed);
         self.ended.store(0, Ordering::Relaxed);
         let region = (self.ticket.load(Ordering::Relaxed) >> 32).wrapping_add(1) << 32;
-        // Sequentially consistent with `sleep`: either this thread sees the sleeper, or the sleeper sees
-        // the ticket.
+        // Sequentially consistent with `sleep`: either this thread sees the sleeper, or the sleeper
+        // sees the ticket.
         self.ticket.store(region | parts as u64, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.bed));

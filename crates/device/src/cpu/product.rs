@@ -1,7 +1,7 @@
 //! Matrix products: weights as they are resident, and batches of products as one parallel region.
 //!
-//! A result never depends on how a product was cut: each output value is computed whole by one thread,
-//! in the order of DESIGN 5.
+//! A result never depends on how a product was cut: each output value is computed whole by one
+//! thread, in the order of DESIGN 5.
 
 use super::CpuConfig;
 use super::isa::Isa;
@@ -36,7 +36,8 @@ enum Layout {
     Decoded { kernel: TileFn, plan: Plan, bytes: SharedBytes },
 }
 
-/// Where a product goes: for each input row (or pick), `matrix.rows / groups` values or as many planes.
+/// Where a product goes: for each input row (or pick), `matrix.rows / groups` values or as many
+/// planes.
 pub(crate) enum Output<'a> {
     /// [picks][rows]: the tree over all shards.
     Tree(&'a mut [f32]),
@@ -52,8 +53,8 @@ pub(crate) struct Job<'a> {
     pub weights: &'a Weights,
     /// Which of its stack.
     pub stack: usize,
-    /// The matrix's rows are cut into so many equal groups; input row (or pick) number j meets group
-    /// j mod groups. 1 for a plain product.
+    /// The matrix's rows are cut into so many equal groups; input row (or pick) number j meets
+    /// group j mod groups. 1 for a plain product.
     pub groups: usize,
     /// Input rows.
     pub x: &'a Inputs,
@@ -108,8 +109,8 @@ impl Weights {
         self.rows
     }
 
-    /// Bytes of one matrix of the stack in the file; tiles have the same but for rows that fill up the
-    /// last one.
+    /// Bytes of one matrix of the stack in the file; tiles have the same but for rows that fill up
+    /// the last one.
     pub fn bytes_per_matrix(&self) -> u64 {
         (self.rows * self.row_bytes) as u64
     }
@@ -176,8 +177,8 @@ fn cut(all: usize, parts: usize, part: usize) -> Range<usize> {
 
 /// Runs a batch of independent products as one parallel region.
 ///
-/// Panics if a job's operands do not fit together: inputs prepared as the matrix wants, picks that exist,
-/// an output of the right length.
+/// Panics if a job's operands do not fit together: inputs prepared as the matrix wants, picks that
+/// exist, an output of the right length.
 pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
     let mut tasks: Vec<Task<'_>> = jobs.iter_mut().map(Task::new).collect();
     let total = tasks.iter().map(|task| task.work).fold(0, usize::saturating_add);
@@ -199,8 +200,8 @@ pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
     }
 }
 
-/// Work of the smallest part that is worth a hand-over: about a microsecond, as multiplications by a
-/// tile kernel with one input row.
+/// Work of the smallest part that is worth a hand-over: about a microsecond, as multiplications by
+/// a tile kernel with one input row.
 const PART_WORK: usize = 1 << 16;
 /// Input rows of a part, so that they stay in the second-level cache while tiles pass by.
 const INPUT_BLOCK: usize = 64;
@@ -281,8 +282,8 @@ impl<'a> Task<'a> {
             Layout::File(bytes) => self.run_scalar((**bytes).as_ref(), tiles, inputs),
             Layout::Tiles { kernel, plan, lines } => {
                 let bytes = weights.tiles(plan, bytes_of(lines), self.stack);
-                // SAFETY: the kernel was chosen for this machine; `new` checked what `Part` asks, and
-                // parts are pairs of different tiles and inputs.
+                // SAFETY: the kernel was chosen for this machine; `new` checked what `Part` asks,
+                // and parts are pairs of different tiles and inputs.
                 unsafe { kernel(&self.part(plan, bytes, 0, tiles, inputs)) }
             }
             Layout::Decoded { kernel, plan, bytes } => {
@@ -371,8 +372,8 @@ impl<'a> Task<'a> {
     fn emit(&self, at: usize, row: usize, shards: &[f32; 8]) {
         let put = |plane: usize, value: f32| {
             let index = (at * self.sink.planes + plane) * self.sink.rows + row;
-            // SAFETY: the output has `[at][planes][rows]` values (checked in `new`), and this one belongs
-            // to this part alone.
+            // SAFETY: the output has `[at][planes][rows]` values (checked in `new`), and this one
+            // belongs to this part alone.
             unsafe { self.sink.out.add(index).write(value) }
         };
         let [a, b, c, d, e, f, g, h] = *shards;

@@ -17,7 +17,8 @@ pub(crate) struct Pieces<'a, T> {
 unsafe impl<T: Send> Sync for Pieces<'_, T> {}
 
 impl<'a, T> Pieces<'a, T> {
-    /// Cuts `slice` into pieces of `piece` elements; a rest is left out. There is no end of empty pieces.
+    /// Cuts `slice` into pieces of `piece` elements; a rest is left out. There is no end of empty
+    /// pieces.
     pub fn new(slice: &'a mut [T], piece: usize) -> Self {
         let pieces = slice.len().checked_div(piece).unwrap_or(usize::MAX);
         Pieces { start: slice.as_mut_ptr(), pieces, piece, life: PhantomData }

@@ -1,5 +1,5 @@
-//! Buffers and arenas. Each buffer is borrowed for the length of one operation; a second borrow that
-//! would alias a written buffer is an error of the caller.
+//! Buffers and arenas. Each buffer is borrowed for the length of one operation; a second borrow
+//! that would alias a written buffer is an error of the caller.
 
 use crate::{Arena, Buffer, Element, Error};
 use ironstar_quant::fp4::INDEXER_BYTES;

@@ -16,7 +16,8 @@ pub(crate) trait Wide: Copy + Sync {
     fn store(self, to: &mut [f32; 16]);
     /// self * b + c, rounded once.
     fn fma(self, b: Self, c: Self) -> Self;
-    /// The balanced tree over the lanes of each of four values: ((0+1)+(2+3))+((4+5)+(6+7)), and so on.
+    /// The balanced tree over the lanes of each of four values: ((0+1)+(2+3))+((4+5)+(6+7)), and so
+    /// on.
     fn trees(values: [Self; 4]) -> [f32; 4];
 }
 

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 pub struct Adjust {
     /// Added to a token's logit; -inf forbids it. At most one entry a token.
     pub bias: Vec<(u32, f32)>,
-    /// Divides positive logits and multiplies negative ones of tokens in the prompt or the answer; 1 is off.
+    /// Divides positive logits and multiplies negative ones of tokens in the prompt or the answer;
+    /// 1 is off.
     pub repetition: f32,
     /// Subtracted from the logits of tokens in the answer.
     pub presence: f32,

@@ -1,23 +1,27 @@
 //! Drawing a token: a pure function of logits, settings, seed and position.
 //!
-//! **Order.** Temperature, then top-k, then top-p of what is left, then min-p. Tokens are ordered by logit,
-//! equal ones by lower id; each filter keeps a shortest prefix of that order, and at least one token:
+//! **Order.** Temperature, then top-k, then top-p of what is left, then min-p. Tokens are ordered
+//! by logit, equal ones by lower id; each filter keeps a shortest prefix of that order, and at
+//! least one token:
 //!
 //! 1. *temperature* T: the weight of a token is `rne(2^44 e^((logit - max) / T))`, a whole number
-//!    ([`ironstar_device::exp_weights`]). From here on all arithmetic is in integers, so no sum depends on an
-//!    order. At 0 (and where 1/T is infinite) the first token of the order is taken and nothing is drawn.
+//!    ([`ironstar_device::exp_weights`]). From here on all arithmetic is in integers, so no sum
+//!    depends on an order. At 0 (and where 1/T is infinite) the first token of the order is taken
+//!    and nothing is drawn.
 //! 2. *top-k*: the first k tokens; 0 keeps all.
-//! 3. *top-p*: the shortest prefix whose weights reach p times the weight of what top-k left, with p rounded
-//!    to a multiple of 2^-53; 1 keeps all.
-//! 4. *min-p*: tokens whose weight is at least `ceil(p 2^44)`, that is p times the first token's; 0 keeps all.
+//! 3. *top-p*: the shortest prefix whose weights reach p times the weight of what top-k left, with
+//!    p rounded to a multiple of 2^-53; 1 keeps all.
+//! 4. *min-p*: tokens whose weight is at least `ceil(p 2^44)`, that is p times the first token's; 0
+//!    keeps all.
 //!
-//! The token is the one whose interval holds a uniform whole number below the kept weight, tokens laid out by
-//! ascending id; the number comes from the seed and the position (`random.rs`).
+//! The token is the one whose interval holds a uniform whole number below the kept weight, tokens
+//! laid out by ascending id; the number comes from the seed and the position (`random.rs`).
 //!
 //! **Log probabilities** are those of the logits as passed, without temperature and filters:
 //! `(logit - max) - ln(sum of weights at T = 1 / 2^44)` in f64.
 //!
-//! **Logits.** -inf forbids a token. NaN and +inf are errors, and so is a row in which all are forbidden.
+//! **Logits.** -inf forbids a token. NaN and +inf are errors, and so is a row in which all are
+//! forbidden.
 
 mod adjust;
 mod random;
@@ -146,7 +150,8 @@ impl Sampler {
             return Err(Error::Vocabulary { found: logits.len(), most: WEIGHTS_MAX });
         }
         self.block_max.clear();
-        // A sum of zeros unless some logit is NaN or infinite upwards; it has no branch to slow the loop.
+        // A sum of zeros unless some logit is NaN or infinite upwards; it has no branch to slow the
+        // loop.
         let mut wrong = 0u32;
         for block in logits.chunks(select::BLOCK) {
             let mut max = f32::NEG_INFINITY;

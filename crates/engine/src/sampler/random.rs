@@ -1,7 +1,7 @@
 //! Random numbers by counter: Philox 4x32 with ten rounds (Salmon and others, 2011).
 //!
-//! The number at a position depends on the seed and the position and on nothing drawn before, so that
-//! speculation, restores and other hosts draw the same tokens.
+//! The number at a position depends on the seed and the position and on nothing drawn before, so
+//! that speculation, restores and other hosts draw the same tokens.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
@@ -25,8 +25,8 @@ pub(super) fn bits(seed: u64, position: u64) -> u64 {
     u64::from(b) << 32 | u64::from(a)
 }
 
-/// A whole number below `total`: floor(bits * total / 2^64). The probability of each is off by less than
-/// 2^-64.
+/// A whole number below `total`: floor(bits * total / 2^64). The probability of each is off by less
+/// than 2^-64.
 pub(super) fn below(bits: u64, total: u64) -> u64 {
     let product = u128::from(bits) * u128::from(total);
     u64::try_from(product >> 64).expect("below total")

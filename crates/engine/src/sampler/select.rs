@@ -1,9 +1,9 @@
 //! Which tokens the filters keep, found without sorting the row.
 //!
-//! The kept tokens are a prefix of the order (logit descending, id ascending), so it is enough to find its
-//! last one. Tokens near the largest logit are gathered first, by blocks whose maximum is near enough; only if
-//! they do not reach far enough, the reach grows. Among those gathered, the cut is found by halving
-//! (quickselect), which is linear.
+//! The kept tokens are a prefix of the order (logit descending, id ascending), so it is enough to
+//! find its last one. Tokens near the largest logit are gathered first, by blocks whose maximum is
+//! near enough; only if they do not reach far enough, the reach grows. Among those gathered, the
+//! cut is found by halving (quickselect), which is linear.
 
 use super::Settings;
 use ironstar_device::WEIGHT_BITS;
@@ -26,8 +26,8 @@ impl Candidate {
     }
 }
 
-/// Orders tokens: the logit's bits so that larger floats have larger keys (-0 equals +0), then the id, lower
-/// ones larger.
+/// Orders tokens: the logit's bits so that larger floats have larger keys (-0 equals +0), then the
+/// id, lower ones larger.
 pub(super) fn key_of(logit: f32, id: usize) -> u64 {
     let bits = (logit + 0.0).to_bits();
     let upper = if bits >> 31 == 0 { bits | 0x8000_0000 } else { !bits };
@@ -98,8 +98,8 @@ impl Filters {
         self.count.is_none() && self.part.is_none() && self.weight == 0
     }
 
-    /// Whether the cut lies inside a prefix of so many tokens and such a weight. `low` says that the prefix
-    /// holds every token of at least the least weight.
+    /// Whether the cut lies inside a prefix of so many tokens and such a weight. `low` says that
+    /// the prefix holds every token of at least the least weight.
     fn ends_in(&self, count: usize, weight: u64, total: u64, low: bool) -> bool {
         match (self.count, self.part) {
             (Some(most), Some(_)) => count >= most,
@@ -121,7 +121,8 @@ const NEAR: f64 = 3.0;
 /// One token in so many is looked at to guess how far a wide nucleus reaches.
 const STRIDE: usize = 32;
 
-/// Key of the last token that is kept. Afterwards `candidates` holds at least all kept ones, by ascending id.
+/// Key of the last token that is kept. Afterwards `candidates` holds at least all kept ones, by
+/// ascending id.
 pub(super) fn cut(
     row: &Row<'_>,
     filters: &Filters,
@@ -207,8 +208,8 @@ fn gather(row: &Row<'_>, least: f32, candidates: &mut Vec<Candidate>) {
     }
 }
 
-/// Moves the shortest prefix of the order that reaches a weight to the front and returns its length, at
-/// least 1. The slice is not empty and its weight is at least `target`.
+/// Moves the shortest prefix of the order that reaches a weight to the front and returns its
+/// length, at least 1. The slice is not empty and its weight is at least `target`.
 fn prefix_reaching(slice: &mut [Candidate], target: u64) -> usize {
     let (mut start, mut end, mut left) = (0, slice.len(), target);
     // Before `start` lie the first tokens of the order, and they fall short by `left`.

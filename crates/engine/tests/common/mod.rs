@@ -1,4 +1,5 @@
-//! What the tests of sessions share: tiny engines, and answers from an engine that never did anything else.
+//! What the tests of sessions share: tiny engines, and answers from an engine that never did
+//! anything else.
 #![allow(dead_code, reason = "each test file uses a part")]
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 

@@ -1,9 +1,10 @@
-//! Rows of floats into blocks, on all cores. The bytes do not depend on the number of threads, since every
-//! row is encoded alone.
+//! Rows of floats into blocks, on all cores. The bytes do not depend on the number of threads,
+//! since every row is encoded alone.
 
 use ironstar_quant::Format;
 
-/// Rows a thread takes at a time: enough to pay for starting it, few enough to share the end fairly.
+/// Rows a thread takes at a time: enough to pay for starting it, few enough to share the end
+/// fairly.
 const ROWS_MIN: usize = 16;
 
 /// Encodes whole rows of `columns` values.
@@ -13,7 +14,8 @@ const ROWS_MIN: usize = 16;
 #[must_use]
 pub fn encode_rows(format: Format, values: &[f32], columns: usize, threads: usize) -> Vec<u8> {
     let encode = format.info().encode.expect("the plan only has formats that can be written");
-    let row_bytes = format.row_bytes(columns).expect("the plan has checked that rows are whole blocks");
+    let row_bytes =
+        format.row_bytes(columns).expect("the plan has checked that rows are whole blocks");
     let rows = values.len() / columns;
     let mut bytes = vec![0; rows * row_bytes];
     let share = rows.div_ceil(threads.max(1)).max(ROWS_MIN);
@@ -41,7 +43,11 @@ mod tests {
         let values: Vec<f32> = (0..columns * 100).map(|i| ((i * 37 % 101) as f32).sin()).collect();
         let one = encode_rows(Format::Q8_0, &values, columns, 1);
         for threads in [2, 3, 7, 200] {
-            assert_eq!(encode_rows(Format::Q8_0, &values, columns, threads), one, "{threads} threads");
+            assert_eq!(
+                encode_rows(Format::Q8_0, &values, columns, threads),
+                one,
+                "{threads} threads"
+            );
         }
     }
 }

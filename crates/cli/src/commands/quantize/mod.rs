@@ -1,4 +1,5 @@
-//! `ironstar quantize`: published weights or a GGUF file in, a GGUF file in the yardstick's layout out.
+//! `ironstar quantize`: published weights or a GGUF file in, a GGUF file in the yardstick's layout
+//! out.
 
 mod encode;
 mod output;
@@ -19,7 +20,11 @@ use std::fmt::Write as _;
 /// Runs the command.
 pub fn run(flags: &Quantize) -> Result<(), Failure> {
     let source = Source::open(&flags.input)?;
-    let rules = flags.tensor_type.iter().map(|rule| plan::parse_rule(rule)).collect::<Result<Vec<_>, _>>()?;
+    let rules = flags
+        .tensor_type
+        .iter()
+        .map(|rule| plan::parse_rule(rule))
+        .collect::<Result<Vec<_>, _>>()?;
     let shape = source.shape()?;
     let present = |specs: Vec<TensorSpec>| -> Vec<TensorSpec> {
         specs.into_iter().filter(|spec| !spec.optional || source.has(spec)).collect()
@@ -108,7 +113,8 @@ fn report(jobs: &[Job<'_>], json: bool) -> Result<(), Failure> {
             let entry = formats.entry(name).or_default();
             *entry = (entry.0 + 1, entry.1 + bytes_of(planned));
         }
-        let _ = writeln!(text, "{}: {} tensors, {total} bytes", job.path.display(), job.tensors.len());
+        let _ =
+            writeln!(text, "{}: {} tensors, {total} bytes", job.path.display(), job.tensors.len());
         for (format, (tensors, bytes)) in &formats {
             let _ = writeln!(text, "  {format:<8} {tensors:>6} tensors {bytes:>15} bytes");
         }

@@ -1,7 +1,7 @@
 //! Writing one file: atomic, and continued where a stopped run left it.
 //!
-//! Data goes to `OUTPUT.partial`; `OUTPUT.partial.json` says how many tensors are complete and safely on
-//! disk, and from what input. Only when all are there does the file get its name.
+//! Data goes to `OUTPUT.partial`; `OUTPUT.partial.json` says how many tensors are complete and
+//! safely on disk, and from what input. Only when all are there does the file get its name.
 
 use super::encode::encode_rows;
 use super::plan::Planned;
@@ -47,7 +47,8 @@ pub fn write(job: &Job<'_>, source: &Source, input: &Path, threads: usize) -> Re
     let input = source.identity(input);
     let header = header_of(job)?;
     let done = resumable(&partial, &journal_path, &header, &input);
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(done == 0).open(&partial);
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(done == 0).open(&partial);
     let file = file.map_err(|error| Failure::file("creating", &partial, &error))?;
     let mut writer = announced(job, &file)?;
     writer.skip(done).map_err(|error| loading::from_gguf(&error))?;
@@ -84,9 +85,8 @@ fn write_tensor(
     threads: usize,
 ) -> Result<(), Failure> {
     let spec = &planned.spec;
-    let mut put = |bytes: &[u8]| {
-        writer.data(&spec.name, bytes).map_err(|error| loading::from_gguf(&error))
-    };
+    let mut put =
+        |bytes: &[u8]| writer.data(&spec.name, bytes).map_err(|error| loading::from_gguf(&error));
     let kind = planned.kind;
     if let Some(bytes) = source.stored_as(spec, kind)? {
         return put(&bytes);
@@ -99,7 +99,11 @@ fn write_tensor(
                 put(&encode_rows(format, &values, spec.dims[0], threads))?;
             }
             (None, _) => {
-                return Err(Failure::caller(format!("{} is not stored as {}", spec.name, kind.name())));
+                return Err(Failure::caller(format!(
+                    "{} is not stored as {}",
+                    spec.name,
+                    kind.name()
+                )));
             }
         }
     }
@@ -107,7 +111,10 @@ fn write_tensor(
 }
 
 /// A writer that knows all keys and tensors of the job.
-fn announced<W: std::io::Write + std::io::Seek>(job: &Job<'_>, out: W) -> Result<Writer<W>, Failure> {
+fn announced<W: std::io::Write + std::io::Seek>(
+    job: &Job<'_>,
+    out: W,
+) -> Result<Writer<W>, Failure> {
     let mut writer = Writer::new(out);
     for (key, value) in &job.metadata {
         writer.metadata(key, value.clone()).map_err(|error| loading::from_gguf(&error))?;
@@ -129,7 +136,8 @@ fn header_of(job: &Job<'_>) -> Result<Vec<u8>, Failure> {
 
 /// How many tensors of a partial file can be kept: none unless header and input are the same.
 fn resumable(partial: &Path, journal: &Path, header: &[u8], input: &str) -> usize {
-    let saved = std::fs::read(journal).ok().and_then(|text| serde_json::from_slice::<Journal>(&text).ok());
+    let saved =
+        std::fs::read(journal).ok().and_then(|text| serde_json::from_slice::<Journal>(&text).ok());
     let Some(saved) = saved.filter(|saved| saved.input == input) else { return 0 };
     let mut found = vec![0; header.len()];
     let same = File::open(partial).and_then(|mut file| file.read_exact(&mut found)).is_ok();

@@ -35,7 +35,9 @@ pub fn parse_rule(text: &str) -> Result<Rule, Failure> {
         ))
     })?;
     if format.info().encode.is_none() {
-        return Err(Failure::caller(format!("--tensor-type '{text}': {name} cannot be written yet")));
+        return Err(Failure::caller(format!(
+            "--tensor-type '{text}': {name} cannot be written yet"
+        )));
     }
     Ok(Rule { which: which.to_owned(), format })
 }
@@ -47,7 +49,9 @@ pub fn plan(specs: Vec<TensorSpec>, mix: Mix, rules: &[Rule]) -> Result<Vec<Plan
     for spec in specs {
         let mut kind = mixed(&spec, mix);
         for (rule, used) in rules.iter().zip(&mut used) {
-            if classes(spec.field).contains(&rule.which.as_str()) || spec.name.starts_with(&rule.which) {
+            if classes(spec.field).contains(&rule.which.as_str())
+                || spec.name.starts_with(&rule.which)
+            {
                 *used = true;
                 if spec.kind != Kind::Table {
                     kind = TensorKind::Block(rule.format);

@@ -71,7 +71,9 @@ impl Source {
     #[must_use]
     pub fn has_drafter(&self) -> bool {
         match self {
-            Source::Published { checkpoint, .. } => checkpoint.tensor("mtp.0.e_proj.weight").is_some(),
+            Source::Published { checkpoint, .. } => {
+                checkpoint.tensor("mtp.0.e_proj.weight").is_some()
+            }
             Source::Gguf { drafter, .. } => drafter.is_some(),
         }
     }
@@ -102,7 +104,11 @@ impl Source {
     }
 
     /// The bytes of a tensor that is already stored as wanted.
-    pub fn stored_as(&self, spec: &TensorSpec, wanted: TensorKind) -> Result<Option<Bytes>, Failure> {
+    pub fn stored_as(
+        &self,
+        spec: &TensorSpec,
+        wanted: TensorKind,
+    ) -> Result<Option<Bytes>, Failure> {
         let Source::Gguf { .. } = self else { return Ok(None) };
         let (file, info) = self.need(spec)?;
         if info.kind != wanted {
@@ -116,7 +122,8 @@ impl Source {
         match self {
             Source::Published { checkpoint, .. } => {
                 let name = &spec.published_names()[index];
-                let shape = checkpoint.value_shape(name).map_err(|error| loading::from_gguf(&error))?;
+                let shape =
+                    checkpoint.value_shape(name).map_err(|error| loading::from_gguf(&error))?;
                 let wanted: Vec<u64> =
                     spec.dims.iter().take(2).rev().map(|dim| *dim as u64).collect();
                 if shape != wanted {
@@ -145,9 +152,14 @@ impl Source {
         }
     }
 
-    /// The bytes of one matrix of a published stack, where the model's own import makes them better than a
-    /// detour over floats: FP4 as MXFP4 without loss, and ids.
-    pub fn imported(&self, spec: &TensorSpec, index: usize, kind: TensorKind) -> Result<Option<Vec<u8>>, Failure> {
+    /// The bytes of one matrix of a published stack, where the model's own import makes them better
+    /// than a detour over floats: FP4 as MXFP4 without loss, and ids.
+    pub fn imported(
+        &self,
+        spec: &TensorSpec,
+        index: usize,
+        kind: TensorKind,
+    ) -> Result<Option<Vec<u8>>, Failure> {
         match self {
             Source::Published { checkpoint, .. }
                 if matches!(kind, TensorKind::I32 | TensorKind::Block(Format::Mxfp4)) =>

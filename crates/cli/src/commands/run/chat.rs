@@ -58,7 +58,9 @@ pub fn run(flags: &Run, answerer: Answerer, cancel: &CancelFlag) -> Result<(), F
     }
     if let Some(file) = &history {
         let saved = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-        if let Err(error) = saved.map_err(ReadlineError::from).and_then(|()| editor.save_history(file)) {
+        if let Err(error) =
+            saved.map_err(ReadlineError::from).and_then(|()| editor.save_history(file))
+        {
             note(&format!("the history was not saved to {}: {error}", file.display()));
         }
     }
@@ -95,7 +97,8 @@ impl Chat<'_> {
         Ok(true)
     }
 
-    /// Asks and prints the answer; what is the caller's or the machine's fault is said and the chat goes on.
+    /// Asks and prints the answer; what is the caller's or the machine's fault is said and the chat
+    /// goes on.
     fn ask(&mut self, text: String) -> Result<(), Failure> {
         let before = self.conversation.messages.len();
         self.conversation.messages.push(Message::User(text));

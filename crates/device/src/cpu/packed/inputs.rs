@@ -39,8 +39,8 @@ impl Default for Record256 {
     }
 }
 
-/// Position of piece `i` among the sums: of four pieces 0 and 2 are neighbours, then 1 and 3, which is
-/// how bytes fall into 16-bit halves (`Simd::even_bytes`, `Simd::odd_bytes`).
+/// Position of piece `i` among the sums: of four pieces 0 and 2 are neighbours, then 1 and 3, which
+/// is how bytes fall into 16-bit halves (`Simd::even_bytes`, `Simd::odd_bytes`).
 pub(crate) const fn paired(i: usize) -> usize {
     i / 4 * 4 + [0, 2, 1, 3][i % 4]
 }
@@ -71,7 +71,8 @@ enum Blocks<'a> {
 }
 
 impl Inputs {
-    /// Takes over `rows` rows of `columns` values, quantised as `activation` says; reuses its buffers.
+    /// Takes over `rows` rows of `columns` values, quantised as `activation` says; reuses its
+    /// buffers.
     ///
     /// Panics unless `columns` is whole blocks of the activation and `x` is that long.
     pub fn prepare(
@@ -247,7 +248,8 @@ fn quantise_blocks(
     }
 }
 
-/// [`ironstar_quant::quantize_int8`] of one block, and the sums of 16 codes each. Returns the scale.
+/// [`ironstar_quant::quantize_int8`] of one block, and the sums of 16 codes each. Returns the
+/// scale.
 #[inline(always)]
 fn quantise_block<const BLOCK: usize>(
     x: &[f32; BLOCK],

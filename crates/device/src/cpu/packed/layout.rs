@@ -1,9 +1,10 @@
 //! Where the bytes of a row go in a tile.
 //!
-//! A tile is 16 rows of a matrix, all columns. Its bytes are those of the file, permuted: a block is cut
-//! into fields of equal units (a word of codes, an f16 scale), and each field of the whole tile lies as
-//! `[block][unit][row]`, so one vector load gives the same unit of neighbouring rows. Nothing grows
-//! but the last tile, whose missing rows are zero bytes, and each field, which starts on a cache line.
+//! A tile is 16 rows of a matrix, all columns. Its bytes are those of the file, permuted: a block
+//! is cut into fields of equal units (a word of codes, an f16 scale), and each field of the whole
+//! tile lies as `[block][unit][row]`, so one vector load gives the same unit of neighbouring rows.
+//! Nothing grows but the last tile, whose missing rows are zero bytes, and each field, which starts
+//! on a cache line.
 
 use super::TILE_ROWS;
 use ironstar_quant::Format;

@@ -1,19 +1,20 @@
 //! Tiles of 16 output rows and the kernels that multiply them.
 //!
-//! **Layout** (`layout.rs`). A matrix is cut into tiles of 16 rows; a tile has the bytes of the file,
-//! permuted so that a vector load gives the same unit (four code bytes, a scale) of neighbouring rows.
-//! So a lane is an output row, nothing is ever added across lanes, and memory is that of the file.
+//! **Layout** (`layout.rs`). A matrix is cut into tiles of 16 rows; a tile has the bytes of the
+//! file, permuted so that a vector load gives the same unit (four code bytes, a scale) of
+//! neighbouring rows. So a lane is an output row, nothing is ever added across lanes, and memory is
+//! that of the file.
 //!
 //! **Cost sketch** (AVX-512, Q8_0, one activation row). 16 rows by 32 columns are 544 bytes and 8
-//! `vpdpbusd` beside some 12 other instructions: about 10 cycles, so a core consumes some 50 bytes a
-//! cycle, more than its memory gives. With eight activation rows a loaded code is used eight times:
-//! 64 `vpdpbusd` beside 8 loads, 8 xors and 8 * 5 others for 8 * 16 * 32 products.
+//! `vpdpbusd` beside some 12 other instructions: about 10 cycles, so a core consumes some 50 bytes
+//! a cycle, more than its memory gives. With eight activation rows a loaded code is used eight
+//! times: 64 `vpdpbusd` beside 8 loads, 8 xors and 8 * 5 others for 8 * 16 * 32 products.
 //!
-//! **Kernels.** `simd.rs` says what an instruction set has to offer; `narrow.rs` and `supers.rs` have one
-//! step of each format in those words; `tile.rs` has the loops around it. Integers are exact and each
-//! lane follows the format's expression in block order, so all instruction sets give the bits of
-//! `ironstar_quant::dot_shards`. The number of activation rows that share a loaded weight changes
-//! nothing about any of them.
+//! **Kernels.** `simd.rs` says what an instruction set has to offer; `narrow.rs` and `supers.rs`
+//! have one step of each format in those words; `tile.rs` has the loops around it. Integers are
+//! exact and each lane follows the format's expression in block order, so all instruction sets give
+//! the bits of `ironstar_quant::dot_shards`. The number of activation rows that share a loaded
+//! weight changes nothing about any of them.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

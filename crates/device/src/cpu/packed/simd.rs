@@ -1,7 +1,7 @@
 //! The vector operations that tile kernels are written in.
 //!
-//! A vector has one 32-bit lane an output row. Kernels are generic over [`Simd`]; since a lane never
-//! meets another one, the number of lanes decides nothing about bits.
+//! A vector has one 32-bit lane an output row. Kernels are generic over [`Simd`]; since a lane
+//! never meets another one, the number of lanes decides nothing about bits.
 
 /// An instruction set of vectors with [`Simd::LANES`] lanes of 32 bits.
 ///
@@ -53,13 +53,14 @@ pub(crate) trait Simd {
     unsafe fn mul(a: Self::I, b: Self::I) -> Self::I;
     /// `acc` plus the two products of signed 16-bit halves.
     unsafe fn madd16(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// `acc` plus, in each lane, the dot of 16 unsigned code bytes (4 of each vector) with the 16 int8
-    /// at `x`.
+    /// `acc` plus, in each lane, the dot of 16 unsigned code bytes (4 of each vector) with the 16
+    /// int8 at `x`.
     unsafe fn dot16<C: Codes>(acc: Self::I, codes: &[Self::I; 4], x: *const i8) -> Self::I;
-    /// In each lane, the dot of 32 signed code bytes with 32 int8 (-127..=127) whose sum is `sum[0]`.
+    /// In each lane, the dot of 32 signed code bytes with 32 int8 (-127..=127) whose sum is
+    /// `sum[0]`.
     unsafe fn dot32_signed(codes: &[Self::I; 8], x: &[i8; 32], sum: &[i16; 2]) -> Self::I;
-    /// Grid points of IQ2_XXS: for index byte i of a lane, byte i of the results is the low and the high
-    /// half of `GRID[index]`.
+    /// Grid points of IQ2_XXS: for index byte i of a lane, byte i of the results is the low and the
+    /// high half of `GRID[index]`.
     unsafe fn grid(indices: Self::I) -> [Self::I; 2];
 
     unsafe fn zero() -> Self::F;

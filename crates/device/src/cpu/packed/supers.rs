@@ -252,7 +252,8 @@ impl Super for Q3K {
             let scale = |low: S::I, at: i32, quad: i32| {
                 let low = S::and(S::shr(low, at), nibble);
                 let top = S::and(S::shr(top, 2 * quad), pair);
-                // Less 32: with 128 added nothing is borrowed from the next byte; then it is undone.
+                // Less 32: with 128 added nothing is borrowed from the next byte; then it is
+                // undone.
                 let byte = S::or(low, S::shl(top, 4));
                 S::xor(S::add(byte, bytes::<S>(128 - 32)), bytes::<S>(128))
             };
@@ -415,8 +416,8 @@ impl IntFormat for Iq2Xxs {
         x: [*const Record256; R],
         acc: &mut [S::F; R],
     ) {
-        // SAFETY: the caller's promise; a block has 16 words and an f16, x has 256 codes and SUMS sums,
-        // of which the last that is read is followed by padding.
+        // SAFETY: the caller's promise; a block has 16 words and an f16, x has 256 codes and SUMS
+        // sums, of which the last that is read is followed by padding.
         unsafe {
             let words = fields[0].add(block * 16 * TILE_ROWS * 4);
             // Codes are stored 43 too large.

@@ -26,9 +26,9 @@ unsafe impl Sync for Sink {}
 
 /// Some tiles of a matrix times some input rows: what one thread does.
 ///
-/// Invariants, checked by `product::Task::new`: `tiles` are tiles of the matrix; every pick is a row of `x`; `x`
-/// suits the matrix; `out` has `[at][planes][rows]` elements, and nobody else touches those of these
-/// tiles and inputs.
+/// Invariants, checked by `product::Task::new`: `tiles` are tiles of the matrix; every pick is a
+/// row of `x`; `x` suits the matrix; `out` has `[at][planes][rows]` elements, and nobody else
+/// touches those of these tiles and inputs.
 #[derive(Clone)]
 pub(crate) struct Part<'a> {
     /// Shape of a tile.
@@ -65,8 +65,8 @@ pub(crate) trait IntFormat {
     /// `ironstar_quant`. Must be `#[inline(always)]`.
     ///
     /// # Safety
-    /// The machine has `S`; the fields are those of a tile of this format, offset to the vector's rows,
-    /// and have `block`; `x` points to records.
+    /// The machine has `S`; the fields are those of a tile of this format, offset to the vector's
+    /// rows, and have `block`; `x` points to records.
     unsafe fn step<S: Simd, const R: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
@@ -290,8 +290,8 @@ unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize>(vector: &Vector<'_
     let x = vector.part.x;
     let inputs: [_; R] = std::array::from_fn(|r| vector.input(start + r));
     let values = inputs.map(|(_, row)| x.values(row).as_ptr());
-    // SAFETY: the machine has `S`; elements are below `columns`, which the values (by the slices above)
-    // and the tile have.
+    // SAFETY: the machine has `S`; elements are below `columns`, which the values (by the slices
+    // above) and the tile have.
     unsafe {
         let mut shards = [[S::zero(); SHARDS]; R];
         for shard in 0..SHARDS {

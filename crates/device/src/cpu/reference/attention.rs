@@ -1,9 +1,10 @@
 //! Attention of many heads over one shared key (spec/deepseek_v4.md 2.5 steps 6 to 8).
 //!
 //! Keys in order: chosen compressed rows ascending, then window positions ascending. Order of sums:
-//! a score has sixteen lanes (dim mod 16) by fma, then the balanced tree (a row is never cut over ranks,
-//! so this need not be the eight shards); the denominator has eight lanes (key mod 8), the tree, then
-//! the sink; an output dim is one chain of fma over the keys. A row's order depends on its position only.
+//! a score has sixteen lanes (dim mod 16) by fma, then the balanced tree (a row is never cut over
+//! ranks, so this need not be the eight shards); the denominator has eight lanes (key mod 8), the
+//! tree, then the sink; an output dim is one chain of fma over the keys. A row's order depends on
+//! its position only.
 
 use super::grow;
 use crate::cpu::isa::{Kernel, launch, parts};
@@ -63,8 +64,8 @@ struct Plan<'a> {
     out: Pieces<'a, f32>,
 }
 
-/// The kernel: one row and a block of heads an item. `H` heads and `D` wides of an output row are held
-/// in registers; they do not touch the order.
+/// The kernel: one row and a block of heads an item. `H` heads and `D` wides of an output row are
+/// held in registers; they do not touch the order.
 struct RowsOfHeads<'a, V, const H: usize, const D: usize> {
     plan: Plan<'a>,
     wide: PhantomData<V>,
@@ -319,8 +320,8 @@ fn mix_dims<V: Wide, const H: usize, const D: usize>(
     }
 }
 
-/// Turns scores into unnormalised weights, relative to the largest of scores and sink, and returns the
-/// denominator.
+/// Turns scores into unnormalised weights, relative to the largest of scores and sink, and returns
+/// the denominator.
 #[inline(always)]
 fn weigh(scores: &mut [f32], sink: f32) -> f32 {
     let max = scores.iter().fold(sink, |max, v| if *v > max { *v } else { max });

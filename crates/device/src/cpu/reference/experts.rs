@@ -1,7 +1,7 @@
 //! The expert sum (spec/deepseek_v4.md 2.8 steps 4 and 5) in the eight cells of DESIGN 5.
 //!
-//! The (row, choice) pairs of the step are sorted by expert, so that each distinct expert is read once
-//! for all its rows; a pair's place in that order is where its products lie.
+//! The (row, choice) pairs of the step are sorted by expert, so that each distinct expert is read
+//! once for all its rows; a pair's place in that order is where its products lie.
 
 use super::{InputSet, grow};
 use crate::cpu::isa::{Kernel, launch, parts};
@@ -46,7 +46,8 @@ pub(super) struct Scratch {
 fn sort_pairs(scratch: &mut Scratch, ids: &[u32], weights: &[f32], top_k: usize, experts: usize) {
     let starts = grow(&mut scratch.starts, experts + 2);
     starts.fill(0);
-    // Counts two places ahead turn into starts one place ahead, and into ends while pairs are placed.
+    // Counts two places ahead turn into starts one place ahead, and into ends while pairs are
+    // placed.
     ids.iter().for_each(|id| starts[*id as usize + 2] += 1);
     (2..experts + 2).for_each(|i| starts[i] += starts[i - 1]);
     let places = grow(&mut scratch.places, ids.len());

@@ -114,8 +114,8 @@ impl Kernel for PreRows<'_> {
     }
 }
 
-/// Softmax over k plus eps, columns, then `iterations - 1` times rows and columns, each divided by its
-/// sum plus eps. `c` is [j, k]; sums run in ascending index.
+/// Softmax over k plus eps, columns, then `iterations - 1` times rows and columns, each divided by
+/// its sum plus eps. `c` is [j, k]; sums run in ascending index.
 #[inline(always)]
 fn sinkhorn(c: &mut [f32], streams: usize, eps: f32, iterations: usize) {
     for row in c.chunks_exact_mut(streams) {
