@@ -280,14 +280,14 @@ pub fn file_bytes<'s>(
     let mut out = Cursor::new(Vec::new());
     let mut writer = Writer::new(&mut out);
     for (key, value) in metadata {
-        writer.metadata(key, value.clone()).expect("memory");
+        writer.metadata(key, value.clone()).expect("keys differ");
     }
     for (spec, (kind, _)) in &tensors {
         let dims: Vec<u64> = spec.dims.iter().map(|&d| d as u64).collect();
-        writer.tensor(&spec.name, *kind, &dims).expect("memory");
+        writer.tensor(&spec.name, *kind, &dims).expect("names differ");
     }
     for (spec, (_, bytes)) in &tensors {
-        writer.data(&spec.name, bytes).expect("memory");
+        writer.data(&spec.name, bytes).expect("data in the announced order");
     }
     writer.finish().expect("all tensors were written");
     out.into_inner()

@@ -5,19 +5,19 @@ mod common;
 
 use common::{Rows, Runner, divergence};
 use ironstar_device::CpuConfig;
-use ironstar_gguf::TensorKind;
+use ironstar_gguf::{Gguf, TensorKind};
 use ironstar_model::deepseek_v4::{Kind, TensorSpec};
-use ironstar_model::testing::{Encoded, Tiny, encode};
+use ironstar_model::testing::{Tiny, encode};
 use ironstar_model::{Options, RowStorage, Shape};
 use ironstar_quant::{Activation, Format};
 
 /// Crosses a group of 128.
 const TOKENS: usize = 150;
 
-/// Mean divergence, in nats, of int8 activations from float ones on the same weights. This random
-/// model has steep logits and near ties in every choice; trained models stay far below.
-const DIVERGENCE_32: f64 = 0.02;
-const DIVERGENCE_256: f64 = 0.02;
+/// Mean divergence, in nats, of int8 activations from float ones on the same weights. Measured
+/// 2026-11-29: 3e-4 (Q8_0 experts) to 1.7e-2 (dense Q4_0), the mix 1.0e-2. This random model has
+/// steep logits and near ties in every choice; the nano model stays at 3e-3.
+const DIVERGENCE: f64 = 2e-2;
 
 /// All matrices have whole blocks of 256.
 fn tiny() -> Tiny {
@@ -32,50 +32,47 @@ fn tiny() -> Tiny {
     Tiny { seed: 5, shape }
 }
 
-/// Which tensors get the format; all others are F32.
-fn held(kind: Kind, spec: &TensorSpec) -> bool {
-    spec.kind == kind
-}
-
-/// The values that a format's bytes stand for.
-fn decoded(format: Format, values: &[f32]) -> Vec<f32> {
-    let (_, bytes) = encode(format, values);
-    let mut back = vec![0.0; values.len()];
-    (format.info().decode)(&bytes, &mut back);
-    back
-}
-
-fn run(encode: &dyn Fn(&TensorSpec, &[f32]) -> Encoded, float_products: bool) -> Rows {
-    let tiny = tiny();
+fn run(gguf: &Gguf, float_products: bool) -> Rows {
     let cpu = CpuConfig { threads: 2, isa: None, float_products };
     let options = Options { round_trips: false, rows: RowStorage::F32, ..Options::default() };
-    let mut runner = Runner::new(&tiny.gguf_as(encode), None, (cpu, options), TOKENS);
-    runner.cuts(&tiny.tokens(TOKENS), [100, 1])
+    Runner::new(gguf, None, (cpu, options), TOKENS).cuts(&tiny().tokens(TOKENS), [100, 1])
 }
 
-/// One format in one class of tensors: the float products of the file are those of its decoded
-/// values in F32, and the default path is close to them (equal, where the format is a float).
-fn check(format: Format, kind: Kind) {
-    let in_format = |spec: &TensorSpec, values: &[f32]| {
-        encode(if held(kind, spec) { format } else { Format::F32 }, values)
+/// The same model with every tensor's values in F32.
+fn in_floats(gguf: &Gguf) -> Gguf {
+    let decoded = |spec: &TensorSpec, values: &[f32]| {
+        let info = gguf.tensor(&spec.name).unwrap();
+        let TensorKind::Block(format) = info.kind else { panic!("{} is a table", spec.name) };
+        let mut back = vec![0.0; values.len()];
+        (format.info().decode)(&gguf.bytes(info).unwrap(), &mut back);
+        encode(Format::F32, &back)
     };
-    let as_floats = |spec: &TensorSpec, values: &[f32]| {
-        let values = if held(kind, spec) { decoded(format, values) } else { values.to_vec() };
-        encode(Format::F32, &values)
-    };
-    let name = format.info().name;
-    let float = run(&in_format, true);
-    float.assert_same_bits(&run(&as_floats, false), name);
-    let default = run(&in_format, false);
-    let limit = match format.info().activation {
-        Activation::F32 => return default.assert_same_bits(&float, name),
-        Activation::Int8x32 => DIVERGENCE_32,
-        Activation::Int8x256 => DIVERGENCE_256,
-    };
+    tiny().gguf_as(&decoded)
+}
+
+/// The float products of a file are those of its decoded values in F32, and the default path is as
+/// close to them as its activations allow: equal, where these are floats.
+fn compare(gguf: &Gguf, activation: Activation, what: &str) {
+    let float = run(gguf, true);
+    float.assert_same_bits(&run(&in_floats(gguf), false), what);
+    let default = run(gguf, false);
+    if activation == Activation::F32 {
+        return default.assert_same_bits(&float, what);
+    }
     let width = tiny().shape.vocabulary;
     let pairs = float.logits.chunks(width).zip(default.logits.chunks(width));
     let mean = pairs.map(|(a, b)| divergence(a, b)).sum::<f64>() / TOKENS as f64;
-    assert!(mean > 0.0 && mean < limit, "{name} in {kind:?}: divergence {mean}");
+    assert!(mean > 0.0 && mean < DIVERGENCE, "{what}: divergence {mean}");
+}
+
+/// One format in one class of tensors, the others in F32.
+fn check(format: Format, kind: Kind) {
+    let in_format = |spec: &TensorSpec, values: &[f32]| {
+        encode(if spec.kind == kind { format } else { Format::F32 }, values)
+    };
+    let info = format.info();
+    let what = format!("{} in {kind:?}", info.name);
+    compare(&tiny().gguf_as(&in_format), info.activation, &what);
 }
 
 macro_rules! formats {
@@ -131,17 +128,5 @@ fn formats_mix_within_a_model() {
         };
         encode(format, values)
     };
-    let as_floats = |spec: &TensorSpec, values: &[f32]| {
-        let (kind, bytes) = mix(spec, values);
-        let TensorKind::Block(format) = kind else { unreachable!("matrices and vectors only") };
-        let mut back = vec![0.0; values.len()];
-        (format.info().decode)(&bytes, &mut back);
-        encode(Format::F32, &back)
-    };
-    run(&mix, true).assert_same_bits(&run(&as_floats, false), "mix");
-    let (float, default) = (run(&mix, true), run(&mix, false));
-    let width = tiny().shape.vocabulary;
-    let pairs = float.logits.chunks(width).zip(default.logits.chunks(width));
-    let mean = pairs.map(|(a, b)| divergence(a, b)).sum::<f64>() / TOKENS as f64;
-    assert!(mean > 0.0 && mean < DIVERGENCE_256, "divergence {mean}");
+    compare(&tiny().gguf_as(&mix), Activation::Int8x256, "a mix");
 }

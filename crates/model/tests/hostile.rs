@@ -309,7 +309,9 @@ fn any_value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 400, failure_persistence: None, ..Default::default()
+    })]
 
     /// Either the numbers are fine, and then the table and the plan of memory can be made, or an
     /// error says what is wrong. No tensor is in the file, so loading always ends in an error.

@@ -283,7 +283,9 @@ fn live(case: &Case, acts: &[Act]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 24, failure_persistence: None, ..Default::default()
+    })]
 
     #[test]
     fn any_life_of_a_session_in_exact_mode(acts in prop::collection::vec(act(), 1..14)) {
