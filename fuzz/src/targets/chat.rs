@@ -38,10 +38,12 @@ const FIELD_END: u8 = 0x1f;
 
 fn conversations() -> Vec<Vec<u8>> {
     let body = "s\u{1}You are brief.\u{1e}uHow warm is it in K\u{f6}ln?\u{1e}\
-                aI shall look.\u{1f}Think first.\u{1f}weather\u{1f}{\"city\": \"K\u{f6}ln\", \"n\": 1.0}\u{1e}\
+                aI shall look.\u{1f}Think first.\u{1f}\
+                weather\u{1f}{\"city\": \"K\u{f6}ln\", \"n\": 1.0}\u{1e}\
                 tcall_1\u{1f}18 degrees\u{1e}aIt is 18 degrees.\u{1e}rBe kind.\u{1e}uThanks!\u{1e}\
                 f{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"description\":\"d\",\
-                \"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}}}}}\u{1e}";
+                \"parameters\":{\"type\":\"object\",\"properties\":{\"city\":\
+                {\"type\":\"string\"}}}}}\u{1e}";
     let seed = |options: [u8; 3]| options.iter().chain(body.as_bytes()).copied().collect();
     [[0, 0, 0], [1, 1, 0], [2, 2, 0], [0, 3, 1], [1, 0, 2], [2, 0, 9]].map(seed).to_vec()
 }

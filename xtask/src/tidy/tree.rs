@@ -129,7 +129,7 @@ fn declared(source: &Source, is_root: bool) -> Vec<(Vec<String>, bool)> {
         let attributes = source.attributes_before(at);
         let test = attributes.contains("cfg(test)") || source.in_test(at);
         let inner = enclosing_modules(source, at);
-        let files = match quoted_after(attributes, "path") {
+        let files = match quoted_after(attributes, "#[path") {
             Some(file) => vec![join(folder, &file)],
             None => vec![
                 join(&own, &format!("{inner}{name}.rs")),
