@@ -1,5 +1,5 @@
-//! The command line: one table of commands and flags. Help, the manual page, shell completions and
-//! `docs/cli.md` are generated from it, so a flag that is not here does not exist.
+//! The command line: one table of commands and flags. Help, the manual page and shell completions are
+//! generated from it, so a flag that is not here does not exist.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -13,7 +13,8 @@ use std::path::PathBuf;
     version,
     args_conflicts_with_subcommands = true,
     max_term_width = 100,
-    after_help = "Exit status: 0 on success, 2 if the command line or an input is wrong, 1 otherwise."
+    after_help = "Exit status: 0 on success, 2 if the command line or an input is wrong, 1 \
+                  otherwise."
 )]
 pub struct Cli {
     /// What to do.

@@ -75,8 +75,8 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         bar.at(progress.bytes_done as u64);
     };
     let drafter = opened.drafter.as_ref();
-    let mut engine = Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress)
-        .map_err(from_engine)?;
+    let mut engine =
+        Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress).map_err(from_engine)?;
     drop(bar);
     if flags.debug.contains(&DebugKey::Steps) {
         engine.set_observer(Some(Box::new(StepPrinter::default())));

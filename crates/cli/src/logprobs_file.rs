@@ -121,7 +121,8 @@ impl<R: Read> LogprobsReader<R> {
         let same_length = tag == SEQUENCE && usize::try_from(count) == Ok(ids.len());
         if !same_length {
             return Err(self.wrong(&format!(
-                "has a sequence of {count} tokens where this run has {}; use the same text and window",
+                "has a sequence of {count} tokens where this run has {}; use the same text \
+                 and window",
                 ids.len()
             )));
         }
@@ -129,7 +130,8 @@ impl<R: Read> LogprobsReader<R> {
             let found = self.number()?;
             if found != *id {
                 return Err(self.wrong(&format!(
-                    "has token {found} at position {position} where this run has {id}; use the same text"
+                    "has token {found} at position {position} where this run has {id}; use the \
+                     same text"
                 )));
             }
         }

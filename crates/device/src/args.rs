@@ -224,7 +224,8 @@ pub enum RowKind {
 /// Per-session buffers of one compressor.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressState {
-    /// [capacity, parts * width]: values by position; capacity = group span + [`crate::ROLLBACK_ROWS`]
+    /// [capacity, parts * width]: values by position; the capacity is a group's span and
+    /// [`crate::ROLLBACK_ROWS`]
     pub values: Buffer,
     /// [capacity, parts * width]: scores (position table already added)
     pub scores: Buffer,

@@ -30,7 +30,8 @@ pub use sample::{WEIGHT_BITS, WEIGHTS_MAX, exp_weights};
 pub enum Error {
     /// The machine has not enough memory for an allocation.
     #[error(
-        "out of memory on {device}: {wanted} bytes wanted for {what}; use a smaller context or model"
+        "out of memory on {device}: {wanted} bytes wanted for {what}; use a smaller context \
+         or model"
     )]
     Memory {
         /// Which device.

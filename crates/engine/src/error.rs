@@ -28,7 +28,8 @@ pub enum Error {
     },
     /// A logit that is no number.
     #[error(
-        "the logit of token {token} at position {position} is {value}: no token can be drawn; the model's \
+        "the logit of token {token} at position {position} is {value}: no token can be drawn; the \
+         model's \
          numbers are damaged, or its weights or our arithmetic are"
     )]
     Logit {
@@ -41,7 +42,8 @@ pub enum Error {
     },
     /// Every token is forbidden.
     #[error(
-        "no token is allowed at position {position}: every logit is -inf; loosen the bias or the grammar"
+        "no token is allowed at position {position}: every logit is -inf; loosen the bias or \
+         the grammar"
     )]
     NothingAllowed {
         /// Position of the token that was to be drawn.
@@ -80,7 +82,8 @@ pub enum Error {
     },
     /// A drafter was asked for that is not there.
     #[error(
-        "no next-token block was loaded, so it cannot draft; name its file, or use another way to speculate"
+        "no next-token block was loaded, so it cannot draft; name its file, or use another \
+         way to speculate"
     )]
     NoDrafter,
 }

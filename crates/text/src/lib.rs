@@ -6,6 +6,16 @@
 //!
 //! Start reading in `tokenizer.rs`; `scan.rs` cuts text into pieces, `bpe.rs` merges their bytes,
 //! `vocabulary.rs` holds the checks that a hostile file meets.
+//!
+//! ```
+//! use ironstar_text::Segment;
+//! use ironstar_text::chat::{Conversation, Message, RenderOptions, render};
+//! let messages = vec![Message::User("What does </think> mean?".into())];
+//! let conversation = Conversation { messages, ..Conversation::default() };
+//! let prompt = render(&conversation, &RenderOptions::default()).expect("a user may say anything");
+//! assert!(prompt.contains(&Segment::Text("What does </think> mean?".into())));
+//! assert!(prompt.contains(&Segment::Special("</think>".into())));
+//! ```
 
 mod bpe;
 pub mod chat;

@@ -55,8 +55,15 @@ fn rendered_text_becomes_control_tokens() {
 #[test]
 fn h04_code_points_and_not_visible_characters() {
     let v4 = support::v4();
-    let counted =
-        [("a\r\nb", 4), ("\r\n", 2), ("👩‍👩‍👧‍👦", 11), ("किसान", 3), ("  \n\n  x", 3), ("123456789", 3)];
+    let counted = [
+        ("a\r\nb", 4),
+        ("\r\n", 2),
+        ("👩‍👩‍👧‍👦", 11),
+        ("किसान", 3),
+        ("  \n\n  x", 3),
+        // Digits go in threes.
+        ("123456789", 3),
+    ];
     for (text, count) in counted {
         assert_eq!(v4.encode(text).len(), count, "{text:?}");
         check_plain(&v4, text);

@@ -18,9 +18,9 @@ pub fn input_text(words: Option<&str>, file: Option<&Path>) -> Result<String, Fa
         (None, Some(path)) if path != Path::new("-") => read_text(path),
         (None, _) => {
             let mut bytes = Vec::new();
-            std::io::stdin()
-                .read_to_end(&mut bytes)
-                .map_err(|error| Failure::environment(format!("reading standard input: {error}")))?;
+            std::io::stdin().read_to_end(&mut bytes).map_err(|error| {
+                Failure::environment(format!("reading standard input: {error}"))
+            })?;
             String::from_utf8(bytes).map_err(|error| not_text("standard input", &error))
         }
     }

@@ -9,6 +9,7 @@ use crate::{asking, interrupt, loading, print};
 use ironstar_engine::{CancelFlag, Finish};
 use ironstar_text::Channel;
 use ironstar_text::chat::Thinking;
+use serde_json::json;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{IsTerminal, Write};
 
@@ -35,7 +36,8 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
     let mut answerer = Answerer::open(&flags.model)?;
     if flags.model.model.is_none() {
         note(
-            "no model was named (-m FILE): this is the bundled nano model, small enough to try things with",
+            "no model was named (-m FILE): this is the bundled nano model, small enough \
+             to try things with",
         );
     }
     if is_chat {
@@ -146,14 +148,15 @@ fn json(answerer: &Answerer, answer: &Answer, seed: u64) -> String {
             let top: Vec<serde_json::Value> = token
                 .top
                 .iter()
-                .map(|(id, logprob)| serde_json::json!({"id": id, "text": piece(*id), "logprob": logprob}))
+                .map(|(id, logprob)| (id, piece(*id), logprob))
+                .map(|(id, text, logprob)| json!({"id": id, "text": text, "logprob": logprob}))
                 .collect();
-            serde_json::json!({
+            json!({
                 "id": token.id, "text": piece(token.id), "logprob": token.logprob, "top": top
             })
         })
         .collect();
-    let object = serde_json::json!({
+    let object = json!({
         "model": answerer.name,
         "content": answer.content,
         "reasoning": answer.reasoning,

@@ -62,9 +62,10 @@ const WORDS: &str = "the of and to in a is that for it was on are as with his th
     have or by one had not but what all were when we there can an your which their said if do will \
     each about how up out them then she many some so these would other into has more her two like \
     him see time could no make than first been its who now people my made over did down only way \
-    find use may water long little very after words called just where most know tokenizer vocabulary \
-    implementation straightforward internationalization unbelievable don't we're Alice's O'Neill \
-    naïve café über Straße résumé Dvořák İstanbul ﬁnd ½ No. e.g. i.e. U.S.A. 3rd HTTP/2 C++ f(x)";
+    find use may water long little very after words called just where most know tokenizer \
+    vocabulary implementation straightforward internationalization unbelievable don't \
+    we're Alice's O'Neill naïve café über Straße résumé Dvořák İstanbul ﬁnd ½ No. e.g. i.e. U.S.A. \
+    3rd HTTP/2 C++ f(x)";
 
 const IDENTIFIERS: &str = "self index_of parseHTTPResponse kMaxSize __init__ i32 u8 Vec String buf \
     MAX_LEN ptr std::io impl fn let mut return if else while for in match async def class lambda \

@@ -41,7 +41,8 @@ pub fn run(flags: &Quantize) -> Result<(), Failure> {
     let parts = source.tokenizer(flags.tokenizer.as_deref())?;
     if parts.tokens.len() != shape.vocabulary {
         return Err(Failure::caller(format!(
-            "the tokenizer has {} tokens and the model's vocabulary {}; name the right one with --tokenizer",
+            "the tokenizer has {} tokens and the model's vocabulary {}; name the right one with \
+             --tokenizer",
             parts.tokens.len(),
             shape.vocabulary
         )));

@@ -63,7 +63,8 @@ pub fn plan(specs: Vec<TensorSpec>, mix: Mix, rules: &[Rule]) -> Result<Vec<Plan
     }
     match rules.iter().zip(&used).find(|(_, used)| !**used) {
         Some((rule, _)) => Err(Failure::caller(format!(
-            "--tensor-type '{}=..' fits no tensor; classes are experts, gate, up, down, attention, shared, \
+            "--tensor-type '{}=..' fits no tensor; classes are experts, gate, up, down, \
+             attention, shared, \
              embedding, output, indexer, compressor, router, mhc; or the start of a name that \
              'ironstar inspect --tensors' lists",
             rule.which
@@ -134,7 +135,8 @@ fn check(spec: &TensorSpec, kind: TensorKind) -> Result<(), Failure> {
     match format.row_bytes(spec.dims[0]) {
         Some(_) => Ok(()),
         None => Err(Failure::caller(format!(
-            "{}: {} was asked for, but it needs rows of whole blocks of {} and this tensor's have {}",
+            "{}: {} was asked for, but it needs rows of whole blocks of {} and this \
+             tensor's have {}",
             spec.name, info.name, info.block_elements, spec.dims[0]
         ))),
     }

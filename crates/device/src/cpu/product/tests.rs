@@ -452,7 +452,9 @@ fn run_case(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200, failure_persistence: None, ..ProptestConfig::default()
+    })]
 
     /// Groups, picks, stacks, planes: the definition, on any number of threads.
     #[test]
