@@ -5,22 +5,29 @@
 //! (`ironstar_quant::fp4::indexer_dot`); with F32 rows they have eight lanes and the tree.
 
 use super::grow;
+use crate::cpu::codes::{self, Codes, Portable, Query, Tile};
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::codes::{Avx2, Avx512};
 use crate::cpu::isa::{Kernel, launch, parts};
 use crate::cpu::lanes::dot8;
 use crate::cpu::math::order_key;
+use crate::cpu::pool::Pool;
 use crate::cpu::rope::{RowTable, rotate};
 use crate::cpu::share::Pieces;
 use crate::cpu::steps;
 use crate::cpu::store::{Ask, Data, Fp4Row};
-use crate::cpu::{Cpu, check, size};
+use crate::cpu::{Cpu, Isa, check, size};
 use crate::{Element, Error, IndexSelect};
 use ironstar_quant::{fp4, hadamard};
+use std::marker::PhantomData;
 use std::ops::Range;
 
 const OPERATION: &str = "index_select";
 
-/// Keys of an item: one row's heads meet them in one go.
-const KEYS: usize = 256;
+/// Keys of an item.
+const KEYS: usize = 16 * codes::KEYS;
+/// Rows of an item, so that unpacked keys serve more than one.
+const ROWS: usize = 8;
 /// Scores that are held at a time, in elements; bounds the memory of a long prefill.
 const SCORES_MAX: usize = 1 << 22;
 
@@ -28,7 +35,11 @@ const SCORES_MAX: usize = 1 << 22;
 #[derive(Default)]
 pub(super) struct Scratch {
     /// Rounded queries [n, heads].
-    queries: Vec<u8>,
+    queries: Vec<Query>,
+    /// Weights with their factor [n, heads].
+    weights: Vec<f32>,
+    /// Runs of up to [`ROWS`] rows of one span, of a batch.
+    runs: Vec<Range<usize>>,
     /// [rows of a batch, keys]
     scores: Vec<f32>,
     /// Order keys a part.
@@ -40,7 +51,7 @@ struct Queries<'a> {
     table: RowTable<'a>,
     heads: usize,
     q: Pieces<'a, f32>,
-    codes: Option<Pieces<'a, u8>>,
+    queries: Option<Pieces<'a, Query>>,
 }
 
 impl Kernel for Queries<'_> {
@@ -51,9 +62,12 @@ impl Kernel for Queries<'_> {
             let q = unsafe { self.q.get(item) };
             rotate(q, self.table.row(item / self.heads));
             hadamard(q);
-            if let Some(codes) = &self.codes {
+            if let Some(queries) = &self.queries {
+                let mut row = [0u8; fp4::INDEXER_BYTES];
+                fp4::encode_rows(q, &mut row);
                 // SAFETY: as above.
-                fp4::encode_rows(q, unsafe { codes.get(item) });
+                let query = unsafe { queries.get(item) };
+                query[0] = Query::new(&row);
             }
         }
     }
@@ -66,10 +80,11 @@ enum Keys<'a> {
     Fp4(&'a [Fp4Row]),
 }
 
-/// Scores of a batch of rows: an item is one row and up to [`KEYS`] keys.
-struct Scores<'a> {
+/// Scores of a batch of rows: an item is a run of rows and up to [`KEYS`] keys.
+#[derive(Clone, Copy)]
+struct Batch<'a> {
     q: &'a [f32],
-    codes: &'a [u8],
+    queries: &'a [Query],
     weights: &'a [f32],
     heads: usize,
     width: usize,
@@ -77,44 +92,81 @@ struct Scores<'a> {
     rows: &'a steps::Rows,
     /// First row of the batch.
     first: usize,
+    runs: &'a [Range<usize>],
     keys: &'a [Keys<'a>],
-    /// Items a row.
+    /// Blocks of keys of a row.
     blocks: usize,
-    /// [rows of the batch][blocks * KEYS], cut by item
-    out: Pieces<'a, f32>,
+    /// [rows of the batch][blocks], pieces of [`KEYS`].
+    out: &'a Pieces<'a, f32>,
 }
 
-impl Kernel for Scores<'_> {
+struct Scores<'a, C> {
+    batch: Batch<'a>,
+    codes: PhantomData<C>,
+}
+
+impl Batch<'_> {
+    /// Scores of a row with a block of keys, and how many of them the row may see.
+    ///
+    /// # Safety
+    /// Nobody else may use this row and block.
+    #[expect(clippy::mut_from_ref, reason = "the contract makes the scores the caller's own")]
+    #[inline(always)]
+    unsafe fn out(&self, row: usize, block: usize) -> &mut [f32] {
+        let visible = (self.rows.positions[row] + 1) / self.ratio;
+        let count = visible.saturating_sub(block * KEYS).min(KEYS);
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.out.get((row - self.first) * self.blocks + block) };
+        &mut out[..count]
+    }
+
+    #[inline(always)]
+    fn floats(&self, keys: &[f32], run: Range<usize>, block: usize) {
+        for row in run {
+            let heads = row * self.heads..(row + 1) * self.heads;
+            let q = &self.q[heads.start * self.width..heads.end * self.width];
+            // SAFETY: each run and block belongs to one part.
+            let out = unsafe { self.out(row, block) };
+            let keys = keys[block * KEYS * self.width..].chunks_exact(self.width);
+            for (out, key) in out.iter_mut().zip(keys) {
+                let dots = q.chunks_exact(self.width).map(|q| dot8(q, key));
+                *out = weigh(dots, &self.weights[heads.clone()]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn codes<C: Codes>(&self, keys: &[Fp4Row], run: Range<usize>, block: usize) {
+        // The last row of a run sees most.
+        let visible = (self.rows.positions[run.end - 1] + 1) / self.ratio;
+        let mut tile = Tile::new();
+        for start in (block * KEYS..visible.min((block + 1) * KEYS)).step_by(codes::KEYS) {
+            let at = start - block * KEYS;
+            tile.fill::<C>(&keys[start..]);
+            for row in run.clone() {
+                // SAFETY: each run and block belongs to one part.
+                let out = unsafe { self.out(row, block) };
+                if at >= out.len() {
+                    continue;
+                }
+                let heads = row * self.heads..(row + 1) * self.heads;
+                let scores = tile.score::<C>(&self.queries[heads.clone()], &self.weights[heads]);
+                out[at..].iter_mut().zip(scores).for_each(|(out, score)| *out = score);
+            }
+        }
+    }
+}
+
+impl<C: Codes> Kernel for Scores<'_, C> {
     #[inline(always)]
     fn run(&self, _part: usize, items: Range<usize>) {
-        #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
-        let factor = 1.0 / ((self.width * self.heads) as f32).sqrt();
+        let batch = &self.batch;
         for item in items {
-            let row = self.first + item / self.blocks;
-            let visible = (self.rows.positions[row] + 1) / self.ratio;
-            let start = item % self.blocks * KEYS;
-            let count = visible.saturating_sub(start).min(KEYS);
-            // SAFETY: each item belongs to one part.
-            let out = &mut unsafe { self.out.get(item) }[..count];
-            let weights = &self.weights[row * self.heads..][..self.heads];
-            let head = row * self.heads;
-            match self.keys[self.rows.span_of[row]] {
-                Keys::F32(keys) => {
-                    let q = &self.q[head * self.width..][..self.heads * self.width];
-                    let keys = keys[start * self.width..].chunks_exact(self.width);
-                    for (out, key) in out.iter_mut().zip(keys) {
-                        let dots = q.chunks_exact(self.width).map(|q| dot8(q, key));
-                        *out = weigh(dots, weights, factor);
-                    }
-                }
-                Keys::Fp4(keys) => {
-                    let q = self.codes.as_chunks::<{ fp4::INDEXER_BYTES }>().0;
-                    let q = &q[head..][..self.heads];
-                    for (out, key) in out.iter_mut().zip(&keys[start..]) {
-                        let dots = q.iter().map(|q| fp4::indexer_dot(q, key));
-                        *out = weigh(dots, weights, factor);
-                    }
-                }
+            let run = batch.runs[item / batch.blocks].clone();
+            let block = item % batch.blocks;
+            match batch.keys[batch.rows.span_of[run.start]] {
+                Keys::F32(keys) => batch.floats(keys, run, block),
+                Keys::Fp4(keys) => batch.codes::<C>(keys, run, block),
             }
         }
     }
@@ -122,10 +174,10 @@ impl Kernel for Scores<'_> {
 
 /// The sum over heads.
 #[inline(always)]
-fn weigh(dots: impl Iterator<Item = f32>, weights: &[f32], factor: f32) -> f32 {
+fn weigh(dots: impl Iterator<Item = f32>, weights: &[f32]) -> f32 {
     dots.zip(weights).fold(0.0, |score, (dot, weight)| {
         let relu = if dot < 0.0 { 0.0 } else { dot };
-        (weight * factor).mul_add(relu, score)
+        weight.mul_add(relu, score)
     })
 }
 
@@ -230,38 +282,50 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
     let visible_max = cpu.rows.positions.iter().max().map_or(0, |t| (t + 1) / a.ratio);
     let items = n * a.heads;
     let fp4_rows = matches!(keys.first(), Some(Keys::Fp4(_)));
-    let codes = grow(&mut scratch.queries, if fp4_rows { items * fp4::INDEXER_BYTES } else { 0 });
+    let queries = grow(&mut scratch.queries, if fp4_rows { items } else { 0 });
     if visible_max > a.top_k {
         let kernel = Queries {
             table: cpu.ropes.at(OPERATION, a.rope, &cpu.pool, &cpu.rows)?,
             heads: a.heads,
             q: Pieces::new(&mut q, a.width),
-            codes: fp4_rows.then(|| Pieces::new(codes, fp4::INDEXER_BYTES)),
+            queries: fp4_rows.then(|| Pieces::new(queries, 1)),
         };
         launch(&cpu.pool, cpu.isa, parts(&cpu.pool, items, 16 * a.width), items, &kernel);
     }
+    #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
+    let factor = 1.0 / ((a.width * a.heads) as f32).sqrt();
+    let scaled = grow(&mut scratch.weights, items);
+    scaled.iter_mut().zip(&*weights).for_each(|(scaled, weight)| *scaled = weight * factor);
     let blocks = if visible_max > a.top_k { visible_max.div_ceil(KEYS) } else { 0 };
     let stride = blocks * KEYS;
     let batch = (SCORES_MAX / stride.max(1)).clamp(1, n);
     for first in (0..n).step_by(batch) {
         let rows = batch.min(n - first);
-        let scores = grow(&mut scratch.scores, rows * stride);
-        let kernel = Scores {
+        cut_runs(&cpu.rows, first..first + rows, &mut scratch.runs);
+        let blocks_out = Pieces::new(grow(&mut scratch.scores, rows * stride), KEYS);
+        let scores = Batch {
             q: &q,
-            codes: &scratch.queries,
-            weights: &weights,
+            queries: &scratch.queries,
+            weights: &scratch.weights,
             heads: a.heads,
             width: a.width,
             ratio: a.ratio,
             rows: &cpu.rows,
             first,
+            runs: &scratch.runs,
             keys: &keys,
             blocks,
-            out: Pieces::new(scores, KEYS),
+            out: &blocks_out,
         };
-        let items = rows * blocks;
-        let cut = parts(&cpu.pool, items, KEYS * a.heads * a.width);
-        launch(&cpu.pool, cpu.isa, cut, items, &kernel);
+        match cpu.isa {
+            Isa::Scalar => score::<Portable>(&cpu.pool, cpu.isa, scores),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => score::<Avx2>(&cpu.pool, cpu.isa, scores),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => score::<Avx512>(&cpu.pool, cpu.isa, scores),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => score::<Portable>(&cpu.pool, cpu.isa, scores),
+        }
         let cut = parts(&cpu.pool, rows, 16 * visible_max);
         let kernel = Choose {
             scores: &scratch.scores,
@@ -276,4 +340,20 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
         launch(&cpu.pool, cpu.isa, cut, rows, &kernel);
     }
     Ok(())
+}
+
+/// Scores a batch with the codes of an instruction set.
+fn score<C: Codes>(pool: &Pool, isa: Isa, batch: Batch<'_>) {
+    let items = batch.runs.len() * batch.blocks;
+    let cut = parts(pool, items, KEYS * batch.heads * batch.width / 8);
+    launch(pool, isa, cut, items, &Scores::<C> { batch, codes: PhantomData });
+}
+
+/// Cuts rows into runs of one span.
+fn cut_runs(rows: &steps::Rows, batch: Range<usize>, runs: &mut Vec<Range<usize>>) {
+    runs.clear();
+    for span in &rows.spans {
+        let (start, end) = (span.rows.start.max(batch.start), span.rows.end.min(batch.end));
+        runs.extend((start..end).step_by(ROWS).map(|row| row..end.min(row + ROWS)));
+    }
 }
