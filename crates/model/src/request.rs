@@ -95,18 +95,18 @@ pub struct At {
 /// What is seen, in the order of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
-    /// Streams at a layer's entry, [streams, d]; also after the last layer, as the entry of the
+    /// Streams at a layer's entry, `[streams, d]`; also after the last layer, as the entry of the
     /// next.
     LayerIn,
     /// Rows the indexer chose, ascending.
     IndexChoice,
-    /// Output of attention, [d].
+    /// Output of attention, `[d]`.
     AttentionOut,
     /// Experts of a token, ascending ids.
     Experts,
     /// Their weights.
     ExpertWeights,
-    /// Output of the FFN, [d].
+    /// Output of the FFN, `[d]`.
     FfnOut,
 }
 

@@ -64,7 +64,11 @@ fn quantised(spec: &TensorSpec, values: &[f32]) -> Encoded {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 40,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn random_shapes_give_one_answer(
@@ -74,7 +78,10 @@ proptest! {
         length in 2usize..140,
     ) {
         let tiny = Tiny { seed, shape };
-        let tokens: Vec<u32> = if tiny.shape.vocabulary > 2 { tiny.tokens(length) } else { vec![1; length] };
+        let tokens = match tiny.shape.vocabulary {
+            2 => vec![1; length],
+            _ => tiny.tokens(length),
+        };
         let scalar = default_mode(1, Some(Isa::Scalar));
         let (float, fast) = (exact(), default_mode(2, None));
         let gguf = tiny.gguf_as(&quantised);

@@ -37,7 +37,7 @@ pub(super) struct Block {
     /// [D, d]
     pub kv: Matrix,
     pub kv_norm: Buffer,
-    /// [heads]
+    /// `[heads]`
     pub sinks: Buffer,
     /// [groups * rank, heads * D / groups]
     pub output_a: Matrix,
@@ -54,7 +54,7 @@ pub(super) struct Block {
     pub shared: Ffn,
 }
 
-/// [parts * width, d] twice, [ratio, parts * width] and [width].
+/// `[parts * width, d]` twice, `[ratio, parts * width]` and `[width]`.
 pub(super) struct Compressor {
     pub values: Matrix,
     pub scores: Matrix,

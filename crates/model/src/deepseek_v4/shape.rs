@@ -1,6 +1,6 @@
 //! The numbers of a model: read from GGUF metadata or from a published `config.json`, checked once.
 //!
-//! Nothing is compiled in. [`NUMBERS`] and [`FLOATS`] are the tables of keys: reading, checking,
+//! Nothing is compiled in. `NUMBERS` and `FLOATS` are the tables of keys: reading, checking,
 //! writing and printing all walk them.
 
 use crate::Error;
