@@ -1,5 +1,5 @@
-//! The command line: one table of commands and flags. Help, the manual page and shell completions are
-//! generated from it, so a flag that is not here does not exist.
+//! The command line: one table of commands and flags. Help, the manual page and shell completions
+//! are generated from it, so a flag that is not here does not exist.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;

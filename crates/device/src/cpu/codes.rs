@@ -1,8 +1,8 @@
-//! Integer dots of FP4 indexer rows in tiles: sixteen keys are sixteen lanes, so a query's code meets
-//! them all at once and the sum over heads needs no sums over lanes.
+//! Integer dots of FP4 indexer rows in tiles: sixteen keys are sixteen lanes, so a query's code
+//! meets them all at once and the sum over heads needs no sums over lanes.
 //!
-//! `ironstar_quant::fp4::indexer_dot` is the definition; the integers are exact and the floats follow its
-//! order, so the bits are equal.
+//! `ironstar_quant::fp4::indexer_dot` is the definition; the integers are exact and the floats
+//! follow its order, so the bits are equal.
 
 use super::store::Fp4Row;
 use ironstar_quant::fp4::{BLOCK, DOUBLED, INDEXER_DIMS};
