@@ -50,6 +50,11 @@ const FLASH: Shape = Shape {
     position: 20_000,
 };
 
+/// Values between -1 and 1.
+fn value(i: usize) -> f32 {
+    f32::from(u8::try_from(i * 37 % 251).expect("below 251")) / 125.0 - 1.0
+}
+
 struct Bench {
     cpu: Cpu,
     arena: Arena,
@@ -71,9 +76,10 @@ impl Bench {
     }
 
     fn matrix(&mut self, format: Format, [stack, rows, columns]: [usize; 3]) -> Matrix {
-        let len = format.row_bytes(columns).expect("whole blocks") * rows * stack;
-        let bytes = (0..len).map(|i| u8::try_from(i * 7 % 113).expect("below 113")).collect();
-        let bytes: Arc<Vec<u8>> = Arc::new(bytes);
+        let values: Vec<f32> = (0..columns).map(value).map(|v| v / 16.0).collect();
+        let mut row = vec![0; format.row_bytes(columns).expect("whole blocks")];
+        (format.info().encode.expect("an encoder"))(&values, None, &mut row);
+        let bytes: Arc<Vec<u8>> = Arc::new(row.repeat(rows * stack));
         self.cpu
             .matrix(MatrixSource { name: "speed", format, rows, columns, stack, bytes })
             .expect("fits")
