@@ -53,18 +53,18 @@ pub struct MatrixSource<'a> {
 /// Arguments of [`crate::Backend::embed`].
 #[derive(Clone, Copy, Debug)]
 pub struct Embed {
-    /// [vocabulary, d]
+    /// `[vocabulary, d]`
     pub table: Matrix,
     /// Copies of the row that are written.
     pub streams: usize,
-    /// [n, streams, d]
+    /// `[n, streams, d]`
     pub out: Buffer,
 }
 
 /// Coefficients of a hyper-connection.
 #[derive(Clone, Copy, Debug)]
 pub struct HcWeights {
-    /// [(2 + streams) * streams, streams * d], or [streams, streams * d] for the head; a float
+    /// `[(2 + streams) * streams, streams * d]`, or [streams, streams * d] for the head; a float
     /// format.
     pub matrix: Matrix,
     /// As many as the matrix has rows.
@@ -76,13 +76,13 @@ pub struct HcWeights {
 /// Arguments of [`crate::Backend::hc_pre`] (spec 2.2; the norm of the sublayer included).
 #[derive(Clone, Copy, Debug)]
 pub struct HcPre {
-    /// [n, streams, d]
+    /// `[n, streams, d]`
     pub x: Buffer,
     /// Streams.
     pub streams: usize,
     /// Mixing weights.
     pub weights: HcWeights,
-    /// [d], attn_norm or ffn_norm
+    /// `[d]`, attn_norm or ffn_norm
     pub norm: Buffer,
     /// Epsilon of both norms.
     pub norm_eps: f32,
@@ -90,28 +90,28 @@ pub struct HcPre {
     pub hc_eps: f32,
     /// Sinkhorn passes.
     pub iterations: usize,
-    /// [n, d]: the normalised input of the sublayer
+    /// `[n, d]`: the normalised input of the sublayer
     pub out: Buffer,
-    /// [n, streams]
+    /// `[n, streams]`
     pub post: Buffer,
-    /// [n, streams, streams]
+    /// `[n, streams, streams]`
     pub comb: Buffer,
 }
 
 /// Arguments of [`crate::Backend::hc_post`]: `x_k = post_k * z + sum_j comb_jk * x_j`, in place.
 #[derive(Clone, Copy, Debug)]
 pub struct HcPost {
-    /// [n, d]
+    /// `[n, d]`
     pub z: Buffer,
-    /// [n, streams, d]
+    /// `[n, streams, d]`
     pub x: Buffer,
     /// Streams.
     pub streams: usize,
     /// Width d of a stream.
     pub width: usize,
-    /// [n, streams]
+    /// `[n, streams]`
     pub post: Buffer,
-    /// [n, streams, streams]
+    /// `[n, streams, streams]`
     pub comb: Buffer,
 }
 
@@ -119,7 +119,7 @@ pub struct HcPost {
 /// leading rows.
 #[derive(Clone, Copy, Debug)]
 pub struct HcHead {
-    /// [rows, streams, d]
+    /// `[rows, streams, d]`
     pub x: Buffer,
     /// How many rows; not tied to the step, since only some rows need logits.
     pub rows: usize,
@@ -127,35 +127,35 @@ pub struct HcHead {
     pub streams: usize,
     /// Mixing weights.
     pub weights: HcWeights,
-    /// [d]
+    /// `[d]`
     pub norm: Buffer,
     /// Epsilon of both norms.
     pub norm_eps: f32,
     /// Epsilon of the coefficients.
     pub hc_eps: f32,
-    /// [rows, d]
+    /// `[rows, d]`
     pub out: Buffer,
 }
 
 /// Arguments of [`crate::Backend::rms_norm`].
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm {
-    /// [rows, width]
+    /// `[rows, width]`
     pub x: Buffer,
     /// How many rows (n, or n * streams).
     pub rows: usize,
-    /// [width]
+    /// `[width]`
     pub weight: Buffer,
     /// Epsilon.
     pub eps: f32,
-    /// [rows, width]; may be `x`
+    /// `[rows, width]`; may be `x`
     pub out: Buffer,
 }
 
 /// Arguments of [`crate::Backend::project`].
 #[derive(Clone, Copy, Debug)]
 pub struct Project<'a> {
-    /// [rows, columns]; quantised once for all outputs
+    /// `[rows, columns]`; quantised once for all outputs
     pub x: Buffer,
     /// How many rows (n, n * streams, or those that need logits).
     pub rows: usize,
@@ -167,20 +167,20 @@ pub struct Project<'a> {
 /// rows sees input columns `g * columns .. (g + 1) * columns`.
 #[derive(Clone, Copy, Debug)]
 pub struct ProjectGrouped {
-    /// [n, groups * matrix.columns]
+    /// `[n, groups * matrix.columns]`
     pub x: Buffer,
-    /// [groups * out, columns]
+    /// `[groups * out, columns]`
     pub matrix: Matrix,
     /// Groups.
     pub groups: usize,
-    /// [n, matrix.rows]
+    /// `[n, matrix.rows]`
     pub out: Buffer,
 }
 
 /// Arguments of [`crate::Backend::query_heads`] (spec 2.5 step 2).
 #[derive(Clone, Copy, Debug)]
 pub struct QueryHeads {
-    /// [n, heads, D], in place
+    /// `[n, heads, D]`, in place
     pub q: Buffer,
     /// Heads.
     pub heads: usize,
@@ -195,9 +195,9 @@ pub struct QueryHeads {
 /// Arguments of [`crate::Backend::kv_rows`] (spec 2.5 step 3).
 #[derive(Clone, Copy, Debug)]
 pub struct KvRows {
-    /// [n, D]
+    /// `[n, D]`
     pub x: Buffer,
-    /// [D]
+    /// `[D]`
     pub norm: Buffer,
     /// Epsilon.
     pub eps: f32,
@@ -205,7 +205,7 @@ pub struct KvRows {
     pub rope: Rope,
     /// FP8 round trip of the dims that are not rotated, in blocks of 64.
     pub round_trip: bool,
-    /// [n, D], F32 or Bf16 as the session's rows are stored
+    /// `[n, D]`, F32 or Bf16 as the session's rows are stored
     pub out: Buffer,
 }
 
@@ -224,27 +224,27 @@ pub enum RowKind {
 /// Per-session buffers of one compressor.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressState {
-    /// [capacity, parts * width]: values by position; the capacity is a group's span and
+    /// `[capacity, parts * width]`: values by position; the capacity is a group's span and
     /// [`crate::ROLLBACK_ROWS`]
     pub values: Buffer,
-    /// [capacity, parts * width]: scores (position table already added)
+    /// `[capacity, parts * width]`: scores (position table already added)
     pub scores: Buffer,
     /// Ring slots of both.
     pub capacity: usize,
-    /// Append-only rows, [rows, width] (F32 or Bf16) or [rows] (Fp4Row)
+    /// Append-only rows, `[rows, width]` (F32 or Bf16) or `[rows]` (Fp4Row)
     pub rows: Buffer,
 }
 
 /// Arguments of [`crate::Backend::compress`] (spec 2.6). Ratio 4 overlaps: `parts` = 2, else 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Compress<'a> {
-    /// [n, parts * width]
+    /// `[n, parts * width]`
     pub values: Buffer,
-    /// [n, parts * width], without the position table, which is added in place
+    /// `[n, parts * width]`, without the position table, which is added in place
     pub scores: Buffer,
-    /// [ratio, parts * width]
+    /// `[ratio, parts * width]`
     pub positions: Buffer,
-    /// [width]
+    /// `[width]`
     pub norm: Buffer,
     /// Epsilon.
     pub eps: f32,
@@ -266,9 +266,9 @@ pub struct Compress<'a> {
 /// `min(top_k, (t + 1) / ratio)` ascending entries.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexSelect<'a> {
-    /// [n, heads, width], not rotated yet; destroyed
+    /// `[n, heads, width]`, not rotated yet; destroyed
     pub q: Buffer,
-    /// [n, heads], the plain projection; scaled by (width * heads)^-0.5 inside
+    /// `[n, heads]`, the plain projection; scaled by (width * heads)^-0.5 inside
     pub weights: Buffer,
     /// Heads.
     pub heads: usize,
@@ -282,7 +282,7 @@ pub struct IndexSelect<'a> {
     pub top_k: usize,
     /// Per span: F32 rows [rows, width] (no rounding of queries) or Fp4Row (queries rounded too).
     pub rows: &'a [Buffer],
-    /// [n, top_k], U32
+    /// `[n, top_k]`, U32
     pub out: Buffer,
 }
 
@@ -301,11 +301,11 @@ pub struct CompressedRows<'a> {
 /// ascending, then window positions ascending.
 #[derive(Clone, Copy, Debug)]
 pub struct Attend<'a> {
-    /// [n, heads, D]
+    /// `[n, heads, D]`
     pub q: Buffer,
-    /// [n, D]: rows of this step
+    /// `[n, D]`: rows of this step
     pub kv: Buffer,
-    /// [heads]
+    /// `[heads]`
     pub sinks: Buffer,
     /// Heads.
     pub heads: usize,
@@ -319,14 +319,14 @@ pub struct Attend<'a> {
     pub capacity: usize,
     /// Compressed rows, where the layer has any.
     pub compressed: Option<CompressedRows<'a>>,
-    /// [n, heads, D]
+    /// `[n, heads, D]`
     pub out: Buffer,
 }
 
 /// Arguments of [`crate::Backend::store_window`].
 #[derive(Clone, Copy, Debug)]
 pub struct StoreWindow<'a> {
-    /// [n, D]
+    /// `[n, D]`
     pub kv: Buffer,
     /// Width D.
     pub width: usize,
@@ -339,7 +339,7 @@ pub struct StoreWindow<'a> {
 /// How experts are chosen.
 #[derive(Clone, Copy, Debug)]
 pub enum RouteBy {
-    /// The largest score plus bias [experts]; ties to the lower id.
+    /// The largest score plus bias `[experts]`; ties to the lower id.
     Score {
         /// Added for the choice only.
         bias: Buffer,
@@ -354,7 +354,7 @@ pub enum RouteBy {
 /// Arguments of [`crate::Backend::route`] (spec 2.8 steps 1 to 3).
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// [n, experts]
+    /// `[n, experts]`
     pub logits: Buffer,
     /// Experts.
     pub experts: usize,
@@ -364,9 +364,9 @@ pub struct Route {
     pub top_k: usize,
     /// Factor on the normalised weights.
     pub scale: f32,
-    /// [n, top_k], U32, ascending ids
+    /// `[n, top_k]`, U32, ascending ids
     pub ids: Buffer,
-    /// [n, top_k], in the order of `ids`
+    /// `[n, top_k]`, in the order of `ids`
     pub weights: Buffer,
 }
 
@@ -384,30 +384,30 @@ pub struct Ffn {
 /// Arguments of [`crate::Backend::experts`] (spec 2.8 steps 4 and 5).
 #[derive(Clone, Copy, Debug)]
 pub struct Experts {
-    /// [n, d]
+    /// `[n, d]`
     pub x: Buffer,
     /// Stacks of experts.
     pub routed: Ffn,
     /// The shared expert.
     pub shared: Ffn,
-    /// [n, top_k], U32, ascending
+    /// `[n, top_k]`, U32, ascending
     pub ids: Buffer,
-    /// [n, top_k]
+    /// `[n, top_k]`
     pub weights: Buffer,
     /// Experts a row.
     pub top_k: usize,
     /// Clamp of gate (above) and up (both sides).
     pub limit: f32,
-    /// [n, d]
+    /// `[n, d]`
     pub out: Buffer,
 }
 
 /// Arguments of [`crate::Backend::add_to_streams`].
 #[derive(Clone, Copy, Debug)]
 pub struct AddToStreams {
-    /// [n, d]
+    /// `[n, d]`
     pub row: Buffer,
-    /// [n, streams, d], in place
+    /// `[n, streams, d]`, in place
     pub x: Buffer,
     /// Streams.
     pub streams: usize,
@@ -418,13 +418,13 @@ pub struct AddToStreams {
 /// Arguments of [`crate::Backend::gather_rows`].
 #[derive(Clone, Copy, Debug)]
 pub struct GatherRows<'a> {
-    /// [_, width]
+    /// `[_, width]`
     pub x: Buffer,
     /// Width of a row.
     pub width: usize,
     /// Which rows.
     pub rows: &'a [usize],
-    /// [_, width]: rows `at .. at + rows.len()` are written
+    /// `[_, width]`: rows `at .. at + rows.len()` are written
     pub out: Buffer,
     /// First row of `out` that is written.
     pub at: usize,

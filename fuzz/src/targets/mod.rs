@@ -21,7 +21,7 @@ pub struct Target {
     pub base_bytes: usize,
     /// Memory that an input may take for each of its bytes.
     pub bytes_per_byte: usize,
-    /// Must return for any input, with a signature of the outcome ([`signature`]); checks the
+    /// Must return for any input, with a signature of the outcome; checks the
     /// target's properties by panicking.
     pub run: fn(&[u8]) -> u64,
 }

@@ -18,9 +18,9 @@ pub struct Package {
     pub name: String,
     /// Folder from the root.
     pub folder: String,
-    /// Names of what [dependencies] and [build-dependencies] list.
+    /// Names of what `dependencies` and `build-dependencies` list.
     pub dependencies: BTreeSet<String>,
-    /// Names of what [dev-dependencies] lists.
+    /// Names of what `dev-dependencies` lists.
     pub dev_dependencies: BTreeSet<String>,
     /// Root files with the kind of each target.
     roots: Vec<(String, bool)>,

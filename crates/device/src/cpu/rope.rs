@@ -11,7 +11,7 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     frequencies: Vec<f32>,
-    /// [rows][pairs][2], filled on first use in a step.
+    /// `[rows][pairs][2]`, filled on first use in a step.
     rows: Vec<f32>,
     filled: bool,
 }
@@ -110,7 +110,7 @@ impl Tables {
 }
 
 impl<'a> RowTable<'a> {
-    /// [pairs][2] of a row of the step.
+    /// `[pairs][2]` of a row of the step.
     #[inline(always)]
     pub fn row(&self, row: usize) -> &'a [f32] {
         let pairs = 2 * self.frequencies.len();
@@ -122,7 +122,7 @@ impl<'a> RowTable<'a> {
         self.frequencies.len()
     }
 
-    /// The table of any position, into `out` [pairs][2].
+    /// The table of any position, into `out` `[pairs][2]`.
     pub fn fill(&self, position: usize, out: &mut [f32]) {
         fill(self.frequencies, position, out);
     }

@@ -34,9 +34,9 @@ pub(super) struct Scratch {
     shared_up: Vec<f32>,
     inner: InputSet,
     shared_inner: InputSet,
-    /// [pairs][2][d]
+    /// `[pairs][2][d]`
     halves: Vec<f32>,
-    /// [n][8][d]
+    /// `[n][8][d]`
     shards: Vec<f32>,
     /// 0, 1, 2, ...
     picks: Vec<u32>,

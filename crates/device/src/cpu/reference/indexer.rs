@@ -96,7 +96,7 @@ struct Batch<'a> {
     keys: &'a [Keys<'a>],
     /// Blocks of keys of a row.
     blocks: usize,
-    /// [rows of the batch][blocks], pieces of [`KEYS`].
+    /// `[rows of the batch][blocks]`, pieces of [`KEYS`].
     out: &'a Pieces<'a, f32>,
 }
 
