@@ -300,6 +300,8 @@ impl Session {
         let state = self.state_mut();
         if state.position() < state.rewind_floor() {
             state.truncate(0).expect("0 is always in reach");
+        }
+        if self.position() == 0 {
             self.logits_at = 0;
         }
     }

@@ -81,7 +81,7 @@ impl Adjust {
                     "a token of the vocabulary",
                 );
             }
-            if !(bias <= f32::MAX) {
+            if bias.is_nan() || bias == f32::INFINITY {
                 return refuse("logit_bias", bias.to_string(), "a number or -inf");
             }
         }

@@ -96,8 +96,9 @@ pub struct Sampled {
 #[derive(Debug, Default)]
 pub struct Sampler {
     weights: Vec<u64>,
-    candidates: Vec<Candidate>,
-    order: Vec<Candidate>,
+    band: Vec<Candidate>,
+    sample: Vec<Candidate>,
+    sums: Vec<u64>,
     /// Largest logit of each block of [`select::BLOCK`].
     block_max: Vec<f32>,
 }
@@ -150,19 +151,14 @@ impl Sampler {
             return Err(Error::Vocabulary { found: logits.len(), most: WEIGHTS_MAX });
         }
         self.block_max.clear();
-        // A sum of zeros unless some logit is NaN or infinite upwards; it has no branch to slow the
-        // loop.
-        let mut wrong = 0u32;
+        let mut wrong = false;
         for block in logits.chunks(select::BLOCK) {
-            let mut max = f32::NEG_INFINITY;
-            for &logit in block {
-                max = if logit > max { logit } else { max };
-                wrong |= u32::from(!(logit <= f32::MAX));
-            }
+            let (max, bad) = select::block_max(block);
             self.block_max.push(max);
+            wrong |= bad;
         }
-        if wrong != 0 {
-            let at = logits.iter().position(|l| !(*l <= f32::MAX)).expect("one was seen");
+        if wrong {
+            let at = logits.iter().position(|l| select::is_wrong(*l)).expect("one was seen");
             return Err(Error::Logit { token: id_of(at), position, value: logits[at] });
         }
         let max = self.block_max.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -188,24 +184,16 @@ impl Sampler {
         number: u64,
     ) -> usize {
         let filters = select::Filters::new(settings, logits.len());
-        if filters.keep_all() {
-            let at = random::below(number, total);
-            return select::walk(&self.weights, at);
-        }
         let (weights, block_max) = (&self.weights, &self.block_max);
         let temperature = settings.temperature;
         let row = select::Row { logits, weights, total, block_max, max, temperature };
-        let least = select::cut(&row, &filters, &mut self.candidates, &mut self.order);
-        let kept = || self.candidates.iter().filter(|c| c.key >= least);
-        let at = random::below(number, kept().map(|c| c.weight).sum());
-        let mut before = 0;
-        for candidate in kept() {
-            before += candidate.weight;
-            if at < before {
-                return candidate.id();
-            }
-        }
-        unreachable!("the number is below the sum of the kept weights")
+        let least = if filters.keep_all() {
+            select::LAST
+        } else {
+            select::cut(&row, &filters, &mut self.band, &mut self.sample)
+        };
+        let kept = select::kept(&row, least, &mut self.sums);
+        select::walk(&row, least, &self.sums, random::below(number, kept))
     }
 }
 

@@ -12,6 +12,39 @@ use std::cmp::Ordering;
 /// Logits a block, for which one maximum is kept.
 pub(super) const BLOCK: usize = 64;
 
+/// Whether a logit is NaN or +inf. Without a branch, so that loops vectorise.
+#[inline(always)]
+pub(super) fn is_wrong(logit: f32) -> bool {
+    logit.is_nan() | (logit == f32::INFINITY)
+}
+
+/// Largest logit of a block, and whether it has one that is NaN or +inf. Sixteen lanes, so that it vectorises.
+pub(super) fn block_max(block: &[f32]) -> (f32, bool) {
+    const LANES: usize = 16;
+    let (mut max, mut wrong) = ([f32::NEG_INFINITY; LANES], [0u32; LANES]);
+    let (rows, rest) = block.as_chunks::<LANES>();
+    for row in rows {
+        for lane in 0..LANES {
+            max[lane] = if row[lane] > max[lane] { row[lane] } else { max[lane] };
+        }
+        for lane in 0..LANES {
+            wrong[lane] |= u32::from(is_wrong(row[lane]));
+        }
+    }
+    for (lane, &logit) in rest.iter().enumerate() {
+        max[lane] = if logit > max[lane] { logit } else { max[lane] };
+        wrong[lane] |= u32::from(is_wrong(logit));
+    }
+    for half in [8, 4, 2, 1] {
+        for lane in 0..half {
+            let other = max[lane + half];
+            max[lane] = if other > max[lane] { other } else { max[lane] };
+            wrong[lane] |= wrong[lane + half];
+        }
+    }
+    (max[0], wrong[0] != 0)
+}
+
 /// A token that may be kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
@@ -35,6 +68,15 @@ pub(super) fn key_of(logit: f32, id: usize) -> u64 {
     u64::from(upper) << 32 | u64::from(!id)
 }
 
+/// A key that every token has at least: that of -inf and an id beyond all.
+pub(super) const LAST: u64 = 0x007f_ffff << 32;
+
+/// The logit of a key.
+fn logit_of(key: u64) -> f32 {
+    let upper = u32::try_from(key >> 32).expect("32 bits");
+    f32::from_bits(if upper >> 31 == 1 { upper & 0x7fff_ffff } else { !upper })
+}
+
 /// A row with what is known of it.
 pub(super) struct Row<'a> {
     pub logits: &'a [f32],
@@ -51,17 +93,43 @@ impl Row<'_> {
         Candidate { key: key_of(self.logits[id], id), weight: self.weights[id] }
     }
 
+    /// Tokens of a block.
+    fn block(&self, block: usize) -> impl Iterator<Item = Candidate> {
+        let start = block * BLOCK;
+        (start..self.logits.len().min(start + BLOCK)).map(|id| self.candidate(id))
+    }
+
+    /// Weight of the tokens of a block whose logits pass.
+    #[inline(always)]
+    fn block_weight(&self, block: usize, passes: impl Fn(f32) -> bool) -> u64 {
+        let start = block * BLOCK;
+        let end = self.logits.len().min(start + BLOCK);
+        let pairs = self.logits[start..end].iter().zip(&self.weights[start..end]);
+        pairs.map(|(&logit, &weight)| if passes(logit) { weight } else { 0 }).sum()
+    }
+
+    /// Blocks with a token from a logit up.
+    fn blocks_from(&self, logit: f32) -> usize {
+        self.block_max.iter().filter(|max| **max >= logit).count()
+    }
+
+    /// Weight of all tokens from a logit up.
+    fn weight_from(&self, logit: f32) -> u64 {
+        let blocks = self.block_max.iter().enumerate().filter(|(_, max)| **max >= logit);
+        blocks.map(|(block, _)| self.block_weight(block, |l| l >= logit)).sum()
+    }
+
     /// The logit so far below the largest, in units of temperature.
     #[expect(clippy::cast_possible_truncation, reason = "a reach need not be exact")]
     fn logit_below(&self, reach: f64) -> f32 {
         (f64::from(self.max) - reach * self.temperature) as f32
     }
 
-    /// Weight at a logit; tokens below it weigh at most one more, by rounding.
+    /// More than any token below a logit weighs: weights fall with logits but for their last few bits.
     fn weight_below(&self, logit: f32) -> u64 {
-        let scale = 1.0 / self.temperature;
         let mut weight = [0];
-        ironstar_device::exp_weights(&[logit], self.max, scale, &mut weight)
+        ironstar_device::exp_weights(&[logit], self.max, 1.0 / self.temperature, &mut weight);
+        weight[0] + (weight[0] >> 30) + 2
     }
 }
 
@@ -98,14 +166,23 @@ impl Filters {
         self.count.is_none() && self.part.is_none() && self.weight == 0
     }
 
-    /// Whether the cut lies inside a prefix of so many tokens and such a weight. `low` says that
-    /// the prefix holds every token of at least the least weight.
-    fn ends_in(&self, count: usize, weight: u64, total: u64, low: bool) -> bool {
+    /// Whether the cut lies in a band of `count` tokens, between two prefixes of the weights `before` and
+    /// `weight`. `lowest` says that no token below the band has the least weight.
+    fn ends_in(
+        &self,
+        count: usize,
+        (before, weight): (u64, u64),
+        total: u64,
+        lowest: bool,
+    ) -> bool {
         match (self.count, self.part) {
             (Some(most), Some(_)) => count >= most,
-            (Some(most), None) => count >= most || low,
-            (None, Some(part)) => weight >= share(part, total) || low,
-            (None, None) => low,
+            (Some(most), None) => count >= most || lowest,
+            (None, Some(part)) => {
+                let target = share(part, total);
+                before < target.max(1) && (weight >= target || lowest)
+            }
+            (None, None) => lowest,
         }
     }
 }
@@ -118,47 +195,72 @@ fn share(part: u64, total: u64) -> u64 {
 
 /// First reach, in units of temperature: the usual nucleus lies within.
 const NEAR: f64 = 3.0;
-/// One token in so many is looked at to guess how far a wide nucleus reaches.
-const STRIDE: usize = 32;
+/// Tokens of a block that are looked at to guess how far a wide nucleus reaches, besides the largest.
+const SAMPLE: [usize; 2] = [13, 45];
+/// Tokens that each of them stands for.
+const STANDS_FOR: u64 = (BLOCK as u64 - 1) / SAMPLE.len() as u64;
 
-/// Key of the last token that is kept. Afterwards `candidates` holds at least all kept ones, by
-/// ascending id.
+/// Where the cut is looked for: tokens with logits from `low` on and below `high`.
+struct Band {
+    low: f32,
+    high: f32,
+}
+
+/// Key of the last token that is kept. `band` and `sample` are memory to work in.
 pub(super) fn cut(
     row: &Row<'_>,
     filters: &Filters,
-    candidates: &mut Vec<Candidate>,
-    order: &mut Vec<Candidate>,
+    band: &mut Vec<Candidate>,
+    sample: &mut Vec<Candidate>,
 ) -> u64 {
-    for attempt in 0..3 {
-        let least = match attempt {
-            0 => nearby(row, filters),
-            1 => guess(row, filters, order),
-            _ => f32::NEG_INFINITY,
+    let mut before = 0;
+    let mut bounds = Band { low: f32::NEG_INFINITY, high: f32::INFINITY };
+    for attempt in 0..5 {
+        bounds = match attempt {
+            0 => Band { low: nearby(row, filters), high: f32::INFINITY },
+            // Not too many blocks reach a little further: cheaper than a sample.
+            1 => match row.logit_below(3.0 * NEAR) {
+                low if row.blocks_from(low) <= row.block_max.len() / 4 => {
+                    Band { low, high: f32::INFINITY }
+                }
+                _ => continue,
+            },
+            2 => guess(row, filters, 2, sample),
+            3 => guess(row, filters, 16, sample),
+            _ => Band { low: f32::NEG_INFINITY, high: f32::INFINITY },
         };
-        gather(row, least, candidates);
-        let weight: u64 = candidates.iter().map(|c| c.weight).sum();
-        let all = least == f32::NEG_INFINITY;
-        let low = all || (filters.weight > 0 && row.weight_below(least) + 2 < filters.weight);
-        if all || filters.ends_in(candidates.len(), weight, row.total, low) {
+        let Band { low, high } = bounds;
+        before = if high < f32::INFINITY { row.weight_from(high) } else { 0 };
+        gather(row, &bounds, band);
+        let weight = before + band.iter().map(|c| c.weight).sum::<u64>();
+        let all = low == f32::NEG_INFINITY && high == f32::INFINITY;
+        let lowest = all || (filters.weight > 0 && row.weight_below(low) < filters.weight);
+        if all || filters.ends_in(band.len(), (before, weight), row.total, lowest) {
             break;
         }
     }
-    order.clone_from(candidates);
-    let mut kept = order.as_mut_slice();
-    let mut total = row.total;
+    if let (Some(part), None) = (filters.part, filters.count) {
+        before += narrow(band, (&bounds, row.max), share(part, row.total) - before, sample);
+        std::mem::swap(band, sample);
+    }
+    let mut kept = band.as_mut_slice();
     if let Some(count) = filters.count.filter(|count| *count < kept.len()) {
         kept.select_nth_unstable_by(count - 1, earlier);
         kept = &mut kept[..count];
     }
-    if filters.count.is_some() {
-        total = kept.iter().map(|c| c.weight).sum();
-    }
     if let Some(part) = filters.part {
-        let count = prefix_reaching(kept, share(part, total));
+        let left = match filters.count {
+            Some(_) => share(part, kept.iter().map(|c| c.weight).sum()),
+            None => share(part, row.total) - before,
+        };
+        let count = prefix_reaching(kept, left);
         kept = &mut kept[..count];
     }
     let heavy = kept.iter().filter(|c| c.weight >= filters.weight);
-    heavy.map(|c| c.key).min().expect("the first token weighs most and is always kept")
+    heavy
+        .map(|c| c.key)
+        .min()
+        .expect("with min-p the band begins at the first token, which is heavy")
 }
 
 /// Logits from here up are looked at first.
@@ -171,41 +273,104 @@ fn nearby(row: &Row<'_>, filters: &Filters) -> f32 {
     row.logit_below(reach)
 }
 
-/// A logit from which top-k or top-p probably end above, from a sample of the row.
-fn guess(row: &Row<'_>, filters: &Filters, order: &mut Vec<Candidate>) -> f32 {
-    order.clear();
-    let sample = (0..row.logits.len()).step_by(STRIDE);
-    order.extend(sample.map(|id| row.candidate(id)));
-    let count = match (filters.count, filters.part) {
-        (Some(count), _) => count / STRIDE * 5 / 4 + 16,
-        (None, Some(part)) => {
-            let total = order.iter().map(|c| c.weight).sum();
-            prefix_reaching(order, share(part + (PART_ONE - part) / 4, total))
-        }
-        (None, None) => order.len(),
+/// A band in which top-k or top-p probably end, from a sample: the largest of each block, which counts for
+/// itself, and a few others, which count for the rest. More `caution` means a wider band.
+fn guess(row: &Row<'_>, filters: &Filters, caution: u64, sample: &mut Vec<Candidate>) -> Band {
+    sample.clear();
+    let mut weights = vec![0; row.block_max.len()];
+    ironstar_device::exp_weights(row.block_max, row.max, 1.0 / row.temperature, &mut weights);
+    let counts = filters.count.is_some();
+    let mut add = |logit: f32, weight: u64, times: u64| {
+        let weight = if counts { times } else { weight * times };
+        // The number of the sample is in the place of the id.
+        sample.push(Candidate { key: key_of(logit, sample.len()), weight });
     };
-    if count >= order.len() {
-        return f32::NEG_INFINITY;
+    for (block, (&max, &weight)) in row.block_max.iter().zip(&weights).enumerate() {
+        add(max, weight, 1);
+        for id in SAMPLE.map(|place| block * BLOCK + place) {
+            if row.logits.get(id).is_some_and(|&logit| logit < max) {
+                add(row.logits[id], row.weights[id], STANDS_FOR);
+            }
+        }
     }
-    let (_, last, _) = order.select_nth_unstable_by(count, earlier);
-    row.logits[last.id()]
+    let total: u64 = sample.iter().map(|c| c.weight).sum();
+    let (enough, most) = match (filters.count, filters.part) {
+        (Some(count), _) => (0, (count + BLOCK) as u64 + (count / 8) as u64 * caution),
+        (None, Some(part)) => {
+            let target = share(part, total);
+            let (above, below) = (target / 32 * caution, (total - target) / 2);
+            (target.saturating_sub(above), target + below + below / 16 * caution)
+        }
+        (None, None) => (0, total),
+    };
+    let mut logit_at = |weight: u64| {
+        let last = prefix_reaching(sample, weight);
+        logit_of(sample[..last].iter().map(|c| c.key).min().expect("at least one"))
+    };
+    Band {
+        low: if most < total { logit_at(most) } else { f32::NEG_INFINITY },
+        high: if enough > 0 { logit_at(enough) } else { f32::INFINITY },
+    }
 }
 
 fn earlier(a: &Candidate, b: &Candidate) -> Ordering {
     b.key.cmp(&a.key)
 }
 
-/// All tokens with at least this logit, by ascending id.
-fn gather(row: &Row<'_>, least: f32, candidates: &mut Vec<Candidate>) {
+/// All tokens of a band, by ascending id.
+fn gather(row: &Row<'_>, band: &Band, candidates: &mut Vec<Candidate>) {
     candidates.clear();
     for (block, &max) in row.block_max.iter().enumerate() {
-        if max >= least {
-            let start = block * BLOCK;
-            let end = (start + BLOCK).min(row.logits.len());
-            let ids = (start..end).filter(|&id| row.logits[id] >= least);
-            candidates.extend(ids.map(|id| row.candidate(id)));
+        if max < band.low {
+            continue;
         }
+        let start = block * BLOCK;
+        let logits = &row.logits[start..row.logits.len().min(start + BLOCK)];
+        // No branch for each token: which ones pass cannot be foreseen.
+        let (mut found, mut count) = ([0u8; BLOCK], 0);
+        for (place, &logit) in (0u8..).zip(logits) {
+            found[count] = place;
+            count += usize::from(logit >= band.low) & usize::from(logit < band.high);
+        }
+        candidates.extend(found[..count].iter().map(|&p| row.candidate(start + usize::from(p))));
     }
+}
+
+/// Bins of [`narrow`].
+const BINS: usize = 256;
+
+/// Puts into `order` the few candidates among which the weight reaches `target`, all candidates if there are
+/// few or they fall short, and gives the weight of those before them. Bins are equal steps of the logit.
+fn narrow(
+    candidates: &[Candidate],
+    (band, max): (&Band, f32),
+    target: u64,
+    order: &mut Vec<Candidate>,
+) -> u64 {
+    order.clear();
+    let top = if band.high < f32::INFINITY { band.high } else { max };
+    let steps = BINS as f32 / (top - band.low);
+    if candidates.len() < 4 * BINS || !steps.is_finite() || steps == 0.0 {
+        order.extend_from_slice(candidates);
+        return 0;
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+    let bin = |c: &Candidate| (((top - logit_of(c.key)) * steps) as usize).min(BINS - 1);
+    let mut weights = [0u64; BINS];
+    candidates.iter().for_each(|c| weights[bin(c)] += c.weight);
+    let mut before = 0;
+    for (index, weight) in weights.into_iter().enumerate() {
+        if before + weight >= target {
+            order.extend(candidates.iter().filter(|c| bin(c) == index));
+            if !order.is_empty() {
+                return before;
+            }
+        }
+        before += weight;
+    }
+    order.clear();
+    order.extend_from_slice(candidates);
+    0
 }
 
 /// Moves the shortest prefix of the order that reaches a weight to the front and returns its
@@ -226,16 +391,31 @@ fn prefix_reaching(slice: &mut [Candidate], target: u64) -> usize {
     end
 }
 
-/// The token whose interval holds `at`, tokens laid out by id.
-pub(super) fn walk(weights: &[u64], at: u64) -> usize {
+/// Weights of each block's kept tokens, those with keys from `least` on; and their sum.
+pub(super) fn kept(row: &Row<'_>, least: u64, sums: &mut Vec<u64>) -> u64 {
+    let (logit, last) = (logit_of(least), Candidate { key: least, weight: 0 }.id() / BLOCK);
+    sums.clear();
+    for (block, &max) in row.block_max.iter().enumerate() {
+        sums.push(match block.cmp(&last) {
+            _ if max < logit => 0,
+            // Of tokens with the last one's logit, those before it are kept and those after it are not.
+            Ordering::Less => row.block_weight(block, |l| l >= logit),
+            Ordering::Greater => row.block_weight(block, |l| l > logit),
+            Ordering::Equal => row.block(block).filter(|c| c.key >= least).map(|c| c.weight).sum(),
+        });
+    }
+    sums.iter().sum()
+}
+
+/// The kept token whose interval holds `at`, tokens laid out by id.
+pub(super) fn walk(row: &Row<'_>, least: u64, sums: &[u64], at: u64) -> usize {
     let mut before = 0;
-    for (block, chunk) in weights.chunks(BLOCK).enumerate() {
-        let sum: u64 = chunk.iter().sum();
+    for (block, sum) in sums.iter().enumerate() {
         if at < before + sum {
-            for (inside, weight) in chunk.iter().enumerate() {
-                before += weight;
+            for candidate in row.block(block).filter(|c| c.key >= least) {
+                before += candidate.weight;
                 if at < before {
-                    return block * BLOCK + inside;
+                    return candidate.id();
                 }
             }
         }

@@ -156,7 +156,8 @@ proptest! {
 
     #[test]
     fn the_cut_is_that_of_a_full_sort(
-        logits in logits_strategy(), settings in settings_strategy(), seed: u64, position in 0usize..1 << 40,
+        logits in logits_strategy(), settings in settings_strategy(), seed: u64,
+        position in 0usize..1 << 40,
     ) {
         let wanted = draw_plainly(&logits, &settings, seed, position as u64);
         prop_assert_eq!(draw(&logits, &settings, seed, position).token, wanted);
