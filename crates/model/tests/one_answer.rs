@@ -206,6 +206,32 @@ fn restoring_runs_no_rows_and_gives_the_same_bits() {
     }
 }
 
+/// The farthest that can be taken back, from positions that need the oldest slots: of a window, of a
+/// group of 4 and the one before, of a group of 128, and of the draft block.
+#[test]
+fn the_farthest_way_back_gives_the_same_bits() {
+    let wanted = Wanted { logits: LogitsFor::None, drafts: LogitsFor::None };
+    for (name, case) in cases() {
+        let wrong = vec![7; ROLLBACK_ROWS];
+        for at in [1, 7, 16, 90, 127, 128, 201, 255] {
+            let what = format!("{name}, back to {at}");
+            let mut dropped = case.runner();
+            dropped.step(&case.tokens[..at]);
+            dropped.tried(&wrong, &wanted, None);
+            dropped.model.commit(&mut dropped.state, 0).unwrap();
+            let mut rewound = case.runner();
+            rewound.step(&case.tokens[..at]);
+            wrong.iter().for_each(|&token| drop(rewound.step(&[token])));
+            rewound.state.truncate(at).unwrap();
+            for mut runner in [dropped, rewound] {
+                case.check(at, 1, &runner.step(&case.tokens[at..=at]), &what);
+                let left = TOKENS - at - 1;
+                case.check(at + 1, left, &runner.step(&case.tokens[at + 1..]), &what);
+            }
+        }
+    }
+}
+
 /// What a session may go through.
 #[derive(Clone, Debug)]
 enum Act {
