@@ -176,6 +176,8 @@ fn scales_that_do_not_fit() {
     refuse(&pair("F8_E4M3", "4,6", 24, "BOOL", "1,1", 1), &["w.scale: it holds Bool"]);
     refuse(&pair("I8", "2,16", 32, "F8_E8M0", "2,2", 4), &["w.weight: 2 x 16 of I8", "2 x 2"]);
     refuse(&pair("I8", "2,8", 16, "F8_E8M0", "2,1", 2), &["2 x 8 of I8", "per 32 columns"]);
+    let torn = pair("I8", "2,24", 48, "F8_E8M0", "2,1", 2);
+    refused(torn.fp4_parts("w.weight"), Blame::Input, &["2 x 24 of I8 with scales 2 x 1"]);
     refuse(&pair("I8", "2,16", 32, "F32", "2,1", 8), &["of F32", "F8_E8M0"]);
     let bare = opened(&format!("{{{}}}", entry("w.weight", "I8", "2,16", 0, 32)), 32);
     let bare = bare.expect("a good file");
