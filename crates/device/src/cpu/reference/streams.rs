@@ -118,30 +118,54 @@ impl Kernel for PreRows<'_> {
 /// its sum plus eps. `c` is [j, k]; sums run in ascending index.
 #[inline(always)]
 fn sinkhorn(c: &mut [f32], streams: usize, eps: f32, iterations: usize) {
-    for row in c.chunks_exact_mut(streams) {
-        let max = row.iter().fold(f32::NEG_INFINITY, |max, v| if *v > max { *v } else { max });
-        row.iter_mut().for_each(|v| *v = exp(*v - max));
-        let sum = row.iter().fold(0.0, |sum, v| sum + v);
-        row.iter_mut().for_each(|v| *v = *v / sum + eps);
-    }
-    columns_to_one(c, streams, eps);
-    for _ in 1..iterations {
-        for row in c.chunks_exact_mut(streams) {
-            let sum = row.iter().fold(0.0, |sum, v| sum + v) + eps;
-            row.iter_mut().for_each(|v| *v /= sum);
-        }
-        columns_to_one(c, streams, eps);
+    match streams {
+        1 => sinkhorn_of::<1>(c, eps, iterations),
+        2 => sinkhorn_of::<2>(c, eps, iterations),
+        3 => sinkhorn_of::<3>(c, eps, iterations),
+        4 => sinkhorn_of::<4>(c, eps, iterations),
+        5 => sinkhorn_of::<5>(c, eps, iterations),
+        6 => sinkhorn_of::<6>(c, eps, iterations),
+        7 => sinkhorn_of::<7>(c, eps, iterations),
+        _ => sinkhorn_of::<8>(c, eps, iterations),
     }
 }
 
+/// [`sinkhorn`] of a square that fits registers.
 #[inline(always)]
-fn columns_to_one(c: &mut [f32], streams: usize, eps: f32) {
-    let mut sums = [0f32; STREAMS_MAX];
-    for row in c.chunks_exact(streams) {
-        sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v);
+fn sinkhorn_of<const S: usize>(c: &mut [f32], eps: f32, iterations: usize) {
+    let (from, _) = c.as_chunks_mut::<S>();
+    let mut c = [[0f32; S]; S];
+    for (c, from) in c.iter_mut().zip(&*from) {
+        let max = from.iter().fold(f32::NEG_INFINITY, |max, v| if *v > max { *v } else { max });
+        let e = from.map(|v| exp(v - max));
+        let sum = e.iter().fold(0.0, |sum, v| sum + v);
+        *c = e.map(|v| v / sum + eps);
     }
-    for row in c.chunks_exact_mut(streams) {
-        row.iter_mut().zip(&sums).for_each(|(v, sum)| *v /= sum + eps);
+    columns_to_one(&mut c, eps);
+    for _ in 1..iterations {
+        let sums = c.map(|row| row.iter().fold(0.0, |sum, v| sum + v) + eps);
+        for j in 0..S {
+            for k in 0..S {
+                c[j][k] /= sums[j];
+            }
+        }
+        columns_to_one(&mut c, eps);
+    }
+    from.copy_from_slice(&c);
+}
+
+#[inline(always)]
+fn columns_to_one<const S: usize>(c: &mut [[f32; S]; S], eps: f32) {
+    let mut sums = [0f32; S];
+    for row in &*c {
+        for k in 0..S {
+            sums[k] += row[k];
+        }
+    }
+    for row in c {
+        for k in 0..S {
+            row[k] /= sums[k] + eps;
+        }
     }
 }
 
@@ -197,33 +221,68 @@ struct PostRows<'a> {
     x: Pieces<'a, f32>,
 }
 
+/// Dims of all streams that are in registers at a time.
+const LANES: usize = 16;
+
 impl Kernel for PostRows<'_> {
     #[inline(always)]
     fn run(&self, _part: usize, rows: Range<usize>) {
-        let (s, width) = (self.streams, self.width);
+        match self.streams {
+            1 => self.rows::<1>(rows),
+            2 => self.rows::<2>(rows),
+            3 => self.rows::<3>(rows),
+            4 => self.rows::<4>(rows),
+            5 => self.rows::<5>(rows),
+            6 => self.rows::<6>(rows),
+            7 => self.rows::<7>(rows),
+            _ => self.rows::<8>(rows),
+        }
+    }
+}
+
+impl PostRows<'_> {
+    #[inline(always)]
+    fn rows<const S: usize>(&self, rows: Range<usize>) {
+        let width = self.width;
         for row in rows {
             let z = &self.z[row * width..][..width];
-            let post = &self.post[row * s..][..s];
-            let comb = &self.comb[row * s * s..][..s * s];
             // SAFETY: each row belongs to one part.
             let x = unsafe { self.x.get(row) };
-            for start in (0..width).step_by(8) {
-                let count = (width - start).min(8);
-                let (mut old, mut z8) = ([[0f32; 8]; STREAMS_MAX], [0f32; 8]);
-                z8[..count].copy_from_slice(&z[start..][..count]);
-                for (j, old) in old[..s].iter_mut().enumerate() {
-                    old[..count].copy_from_slice(&x[j * width + start..][..count]);
-                }
-                for k in 0..s {
-                    let mut new = z8.map(|z| post[k] * z);
-                    for j in 0..s {
-                        for i in 0..8 {
-                            new[i] = comb[j * s + k].mul_add(old[j][i], new[i]);
-                        }
-                    }
-                    x[k * width + start..][..count].copy_from_slice(&new[..count]);
+            let whole = width / LANES * LANES;
+            for start in (0..whole).step_by(LANES) {
+                self.dims::<S>(row, z, x, start, LANES);
+            }
+            if whole < width {
+                self.dims::<S>(row, z, x, whole, width - whole);
+            }
+        }
+    }
+
+    /// `count` dims of a row of all streams.
+    #[inline(always)]
+    fn dims<const S: usize>(
+        &self,
+        row: usize,
+        z: &[f32],
+        x: &mut [f32],
+        start: usize,
+        count: usize,
+    ) {
+        let post = &self.post[row * S..][..S];
+        let (comb, _) = self.comb[row * S * S..][..S * S].as_chunks::<S>();
+        let (mut old, mut z_lanes) = ([[0f32; LANES]; S], [0f32; LANES]);
+        z_lanes[..count].copy_from_slice(&z[start..][..count]);
+        for (j, old) in old.iter_mut().enumerate() {
+            old[..count].copy_from_slice(&x[j * self.width + start..][..count]);
+        }
+        for k in 0..S {
+            let mut new = z_lanes.map(|z| post[k] * z);
+            for j in 0..S {
+                for i in 0..LANES {
+                    new[i] = comb[j][k].mul_add(old[j][i], new[i]);
                 }
             }
+            x[k * self.width + start..][..count].copy_from_slice(&new[..count]);
         }
     }
 }
