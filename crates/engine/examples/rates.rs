@@ -1,7 +1,9 @@
-//! Measures a session: tokens a second when reading a prompt of 512 and when answering, their ratio, and what
-//! guessing gives. Fails when reading is less than three times as fast as answering.
+//! Measures a session: tokens a second when reading a prompt of 512 and when answering, their
+//! ratio, and what guessing gives. Fails when reading is less than three times as fast as
+//! answering.
 //!
-//! `cargo run --release -p ironstar-engine --example rates [MODEL.gguf]`; without a file, a random model.
+//! `cargo run --release -p ironstar-engine --example rates [MODEL.gguf [THREADS]]`; without a file, a
+//! random model.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
 use ironstar_engine::sampler::Settings;
@@ -25,9 +27,8 @@ fn main() -> Result<(), Error> {
     let mut session = engine.session(PROMPT + 2 * ANSWER)?;
     let (reading, answering) =
         median(|| measure(&mut engine, &mut session, &prompt, Speculation::Off))?;
-    let (threads, width) =
-        (std::thread::available_parallelism().map_or(0, usize::from), engine.model().shape().width);
-    println!("{} threads, width {width}, vocabulary {vocabulary}, median of {RUNS} runs", threads);
+    let width = engine.model().shape().width;
+    println!("width {width}, vocabulary {vocabulary}, median of {RUNS} runs");
     println!("reading {PROMPT} tokens: {reading:.0} tokens/s");
     println!("answering {ANSWER} tokens: {answering:.0} tokens/s");
     println!("ratio: {:.1}", reading / answering);
@@ -44,7 +45,9 @@ fn main() -> Result<(), Error> {
 
 fn open() -> Result<Engine, Error> {
     if let Some(path) = std::env::args().nth(1) {
-        return Engine::open(Path::new(&path), EngineOptions::default(), &mut |_| {});
+        let threads = std::env::args().nth(2).and_then(|t| t.parse().ok()).unwrap_or(0);
+        let options = EngineOptions { threads, ..EngineOptions::default() };
+        return Engine::open(Path::new(&path), options, &mut |_| {});
     }
     let tiny = Tiny::flash();
     let format = |kind| match kind {

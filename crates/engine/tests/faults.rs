@@ -13,7 +13,8 @@ use ironstar_engine::{Blame, CancelFlag, Control, Engine, EngineOptions, Generat
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The CPU, but the operation that takes the fuse to 0 fails, and all after it until the fuse is reset.
+/// The CPU, but the operation that takes the fuse to 0 fails, and all after it until the fuse is
+/// reset.
 struct Faulty {
     cpu: Cpu,
     fuse: Fuse,
@@ -97,7 +98,8 @@ impl Backend for Faulty {
     }
     burning! {
         embed: Embed, hc_pre: HcPre, hc_post: HcPost, hc_head: HcHead, rms_norm: RmsNorm,
-        project: Project<'_>, project_grouped: ProjectGrouped, query_heads: QueryHeads, kv_rows: KvRows,
+        project: Project<'_>, project_grouped: ProjectGrouped, query_heads: QueryHeads,
+        kv_rows: KvRows,
         compress: Compress<'_>, index_select: IndexSelect<'_>, attend: Attend<'_>,
         store_window: StoreWindow<'_>, route: Route, experts: Experts, add_to_streams: AddToStreams,
         gather_rows: GatherRows<'_>,

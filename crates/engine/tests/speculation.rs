@@ -71,9 +71,9 @@ fn guesses_change_nothing() {
             }
         }
     }
-    println!("drafted {drafted:?}, accepted {accepted:?} (next-token block, lookup, auto)");
     for i in 0..2 {
-        assert!(accepted[i] > 50 && drafted[i] > accepted[i] + 50, "both ways are taken");
+        let enough = accepted[i] > 50 && drafted[i] > accepted[i] + 50;
+        assert!(enough, "right and wrong guesses: {accepted:?} of {drafted:?}");
     }
 }
 

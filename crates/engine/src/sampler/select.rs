@@ -18,7 +18,8 @@ pub(super) fn is_wrong(logit: f32) -> bool {
     logit.is_nan() | (logit == f32::INFINITY)
 }
 
-/// Largest logit of a block, and whether it has one that is NaN or +inf. Sixteen lanes, so that it vectorises.
+/// Largest logit of a block, and whether it has one that is NaN or +inf. Sixteen lanes, so that it
+/// vectorises.
 pub(super) fn block_max(block: &[f32]) -> (f32, bool) {
     const LANES: usize = 16;
     let (mut max, mut wrong) = ([f32::NEG_INFINITY; LANES], [0u32; LANES]);
@@ -125,7 +126,8 @@ impl Row<'_> {
         (f64::from(self.max) - reach * self.temperature) as f32
     }
 
-    /// More than any token below a logit weighs: weights fall with logits but for their last few bits.
+    /// More than any token below a logit weighs: weights fall with logits but for their last few
+    /// bits.
     fn weight_below(&self, logit: f32) -> u64 {
         let mut weight = [0];
         ironstar_device::exp_weights(&[logit], self.max, 1.0 / self.temperature, &mut weight);
@@ -166,8 +168,8 @@ impl Filters {
         self.count.is_none() && self.part.is_none() && self.weight == 0
     }
 
-    /// Whether the cut lies in a band of `count` tokens, between two prefixes of the weights `before` and
-    /// `weight`. `lowest` says that no token below the band has the least weight.
+    /// Whether the cut lies in a band of `count` tokens, between two prefixes of the weights
+    /// `before` and `weight`. `lowest` says that no token below the band has the least weight.
     fn ends_in(
         &self,
         count: usize,
@@ -195,7 +197,8 @@ fn share(part: u64, total: u64) -> u64 {
 
 /// First reach, in units of temperature: the usual nucleus lies within.
 const NEAR: f64 = 3.0;
-/// Tokens of a block that are looked at to guess how far a wide nucleus reaches, besides the largest.
+/// Tokens of a block that are looked at to guess how far a wide nucleus reaches, besides the
+/// largest.
 const SAMPLE: [usize; 2] = [13, 45];
 /// Tokens that each of them stands for.
 const STANDS_FOR: u64 = (BLOCK as u64 - 1) / SAMPLE.len() as u64;
@@ -273,8 +276,9 @@ fn nearby(row: &Row<'_>, filters: &Filters) -> f32 {
     row.logit_below(reach)
 }
 
-/// A band in which top-k or top-p probably end, from a sample: the largest of each block, which counts for
-/// itself, and a few others, which count for the rest. More `caution` means a wider band.
+/// A band in which top-k or top-p probably end, from a sample: the largest of each block, which
+/// counts for itself, and a few others, which count for the rest. More `caution` means a wider
+/// band.
 fn guess(row: &Row<'_>, filters: &Filters, caution: u64, sample: &mut Vec<Candidate>) -> Band {
     sample.clear();
     let mut weights = vec![0; row.block_max.len()];
@@ -339,8 +343,9 @@ fn gather(row: &Row<'_>, band: &Band, candidates: &mut Vec<Candidate>) {
 /// Bins of [`narrow`].
 const BINS: usize = 256;
 
-/// Puts into `order` the few candidates among which the weight reaches `target`, all candidates if there are
-/// few or they fall short, and gives the weight of those before them. Bins are equal steps of the logit.
+/// Puts into `order` the few candidates among which the weight reaches `target`, all candidates if
+/// there are few or they fall short, and gives the weight of those before them. Bins are equal
+/// steps of the logit.
 fn narrow(
     candidates: &[Candidate],
     (band, max): (&Band, f32),
@@ -398,7 +403,8 @@ pub(super) fn kept(row: &Row<'_>, least: u64, sums: &mut Vec<u64>) -> u64 {
     for (block, &max) in row.block_max.iter().enumerate() {
         sums.push(match block.cmp(&last) {
             _ if max < logit => 0,
-            // Of tokens with the last one's logit, those before it are kept and those after it are not.
+            // Of tokens with the last one's logit, those before it are kept and those after it are
+            // not.
             Ordering::Less => row.block_weight(block, |l| l >= logit),
             Ordering::Greater => row.block_weight(block, |l| l > logit),
             Ordering::Equal => row.block(block).filter(|c| c.key >= least).map(|c| c.weight).sum(),
