@@ -110,7 +110,8 @@ formats! {
     mxfp4: Mxfp4;
 }
 
-/// Mixes go by layer: gate and up in one format, down in another, and other ones in the next layer.
+/// Mixes go by layer: gate and up in one format, down in another, and other ones in the next layer;
+/// even gate and up may differ.
 #[test]
 fn formats_mix_within_a_model() {
     use ironstar_model::deepseek_v4::{Field, Place};
@@ -119,6 +120,7 @@ fn formats_mix_within_a_model() {
             (Kind::Routed, Field::ExpertDown, Place::Layer(0)) => Format::Q2K,
             (Kind::Routed, _, Place::Layer(0)) => Format::Iq2Xxs,
             (Kind::Routed, Field::ExpertDown, _) => Format::Q6K,
+            (Kind::Routed, Field::ExpertUp, Place::Layer(2)) => Format::Q4K,
             (Kind::Routed, ..) => Format::Mxfp4,
             (Kind::Dense, Field::Embedding | Field::IndexQuery, _) => Format::F16,
             (Kind::Dense, Field::SharedDown, _) => Format::Q4K,
