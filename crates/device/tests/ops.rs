@@ -4,10 +4,11 @@
 
 mod common;
 
-use common::{Bench, Numbers, bits, configurations, cut};
+use common::{Bench, Numbers, bits, configurations, cut, encode};
 use ironstar_device::*;
 use ironstar_quant::Format;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Runs some of the rows and gives the bits of their outputs, row by row.
 type Rows = Box<dyn FnMut(&mut Bench, Range<usize>) -> Vec<u32>>;
@@ -305,14 +306,21 @@ fn expert_matrices(numbers: &mut Numbers, case: &ExpertCase) -> [Vec<f32>; 6] {
         .map(|len| numbers.floats(len, 0.15))
 }
 
-fn expert_ffns(bench: &mut Bench, case: &ExpertCase, values: &[Vec<f32>; 6]) -> [Ffn; 2] {
+/// The matrices in their formats: some encoders search long, so this is done once a case.
+fn encode_experts(case: &ExpertCase, values: &[Vec<f32>; 6]) -> Vec<Arc<Vec<u8>>> {
+    let formats = [[case.routed; 3], [case.shared; 3]];
+    let pairs = formats.as_flattened().iter().zip(values);
+    pairs.map(|(format, values)| encode(*format, values)).collect()
+}
+
+fn expert_ffns(bench: &mut Bench, case: &ExpertCase, encoded: &[Arc<Vec<u8>>]) -> [Ffn; 2] {
     let ExpertCase { experts, d, inner, shared_inner, routed, shared, .. } = *case;
-    let mut ffn = |format, stack, inner, values: &[Vec<f32>]| Ffn {
-        gate: bench.matrix(format, [stack, inner, d], &values[0]),
-        up: bench.matrix(format, [stack, inner, d], &values[1]),
-        down: bench.matrix(format, [stack, d, inner], &values[2]),
+    let mut ffn = |format, stack, inner, encoded: &[Arc<Vec<u8>>]| Ffn {
+        gate: bench.encoded(format, [stack, inner, d], encoded[0].clone()),
+        up: bench.encoded(format, [stack, inner, d], encoded[1].clone()),
+        down: bench.encoded(format, [stack, d, inner], encoded[2].clone()),
     };
-    [ffn(routed, experts, inner, &values[..3]), ffn(shared, 1, shared_inner, &values[3..])]
+    [ffn(routed, experts, inner, &encoded[..3]), ffn(shared, 1, shared_inner, &encoded[3..])]
 }
 
 /// Ascending ids for each row.
@@ -383,8 +391,9 @@ fn experts() {
         let values = expert_matrices(&mut numbers, case);
         let (x, weights) = (numbers.floats(n * d, 1.0), numbers.floats(n * top_k, 1.0));
         let ids = expert_ids(&mut numbers, n, case);
+        let encoded = encode_experts(case, &values);
         everywhere("experts", n, |bench| {
-            let [routed, shared] = expert_ffns(bench, case, &values);
+            let [routed, shared] = expert_ffns(bench, case, &encoded);
             let (x, weights, ids) = (x.clone(), weights.clone(), ids.clone());
             Box::new(move |bench, rows| {
                 let experts = Experts {
@@ -415,7 +424,7 @@ fn experts_against_plain_sums() {
         let ids = expert_ids(&mut numbers, n, case);
         let config = CpuConfig { float_products: true, ..CpuConfig::default() };
         let mut bench = Bench::new(config);
-        let [routed, shared] = expert_ffns(&mut bench, case, &values);
+        let [routed, shared] = expert_ffns(&mut bench, case, &encode_experts(case, &values));
         bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
         let experts = Experts {
             x: bench.floats(&x),

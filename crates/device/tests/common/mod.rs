@@ -68,13 +68,23 @@ impl Bench {
     pub fn matrix(&mut self, format: Format, shape: [usize; 3], values: &[f32]) -> Matrix {
         let [stack, rows, columns] = shape;
         assert_eq!(values.len(), stack * rows * columns);
-        let mut bytes = vec![0u8; format.row_bytes(columns).expect("whole blocks") * rows * stack];
-        (format.info().encode.expect("an encoder"))(values, None, &mut bytes);
+        self.encoded(format, shape, encode(format, values))
+    }
+
+    /// A matrix of whole blocks.
+    pub fn encoded(&mut self, format: Format, shape: [usize; 3], bytes: Arc<Vec<u8>>) -> Matrix {
+        let [stack, rows, columns] = shape;
         let name = "a test's matrix";
-        let bytes = Arc::new(bytes);
         let source = MatrixSource { name, format, rows, columns, stack, bytes };
         self.cpu.matrix(source).expect("a right shape")
     }
+}
+
+/// Whole blocks of values in a format that has an encoder.
+pub fn encode(format: Format, values: &[f32]) -> Arc<Vec<u8>> {
+    let mut bytes = vec![0u8; format.row_bytes(values.len()).expect("whole blocks")];
+    (format.info().encode.expect("an encoder"))(values, None, &mut bytes);
+    Arc::new(bytes)
 }
 
 /// Every configuration that has to give equal bits.

@@ -143,11 +143,9 @@ fn sinkhorn_of<const S: usize>(c: &mut [f32], eps: f32, iterations: usize) {
     }
     columns_to_one(&mut c, eps);
     for _ in 1..iterations {
-        let sums = c.map(|row| row.iter().fold(0.0, |sum, v| sum + v) + eps);
-        for j in 0..S {
-            for k in 0..S {
-                c[j][k] /= sums[j];
-            }
+        for row in &mut c {
+            let sum = row.iter().fold(0.0, |sum, v| sum + v) + eps;
+            *row = row.map(|v| v / sum);
         }
         columns_to_one(&mut c, eps);
     }
