@@ -8,6 +8,10 @@ mod codes;
 mod isa;
 mod lanes;
 mod math;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_variables, reason = "tiles are for x86-64 so far; see product.rs")
+)]
 mod packed;
 mod pool;
 mod product;
