@@ -6,7 +6,7 @@
 use super::CpuConfig;
 use super::isa::Isa;
 use super::packed::layout::{Line, Plan, bytes_of, bytes_of_mut, zeroed_lines};
-use super::packed::tile::{Part, Sink};
+use super::packed::tile::{INPUTS, Part, Sink};
 use super::packed::{TILE_ROWS, TileFn, kernel};
 use super::pool::Pool;
 use super::share::Pieces;
@@ -39,11 +39,11 @@ enum Layout {
 /// Where a product goes: for each input row (or pick), `matrix.rows / groups` values or as many
 /// planes.
 pub(crate) enum Output<'a> {
-    /// [picks][rows]: the tree over all shards.
+    /// `[picks][rows]`: the tree over all shards.
     Tree(&'a mut [f32]),
-    /// [picks][2][rows]: the trees of shards 0 to 3 and 4 to 7.
+    /// `[picks][2][rows]`: the trees of shards 0 to 3 and 4 to 7.
     Halves(&'a mut [f32]),
-    /// [picks][8][rows]: every shard.
+    /// `[picks][8][rows]`: every shard.
     Shards(&'a mut [f32]),
 }
 
@@ -203,8 +203,6 @@ pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
 /// Work of the smallest part that is worth a hand-over: about a microsecond, as multiplications by
 /// a tile kernel with one input row.
 const PART_WORK: usize = 1 << 16;
-/// Input rows of a part, so that they stay in the second-level cache while tiles pass by.
-const INPUT_BLOCK: usize = 64;
 
 /// A job with its cut.
 struct Task<'a> {
@@ -268,7 +266,7 @@ impl<'a> Task<'a> {
             self.input_parts = 0;
             return;
         }
-        self.input_parts = self.inputs.div_ceil(INPUT_BLOCK);
+        self.input_parts = self.inputs.div_ceil(INPUTS);
         let wanted = (self.work / self.input_parts).div_ceil(share);
         self.tile_parts = wanted.clamp(1, self.weights.rows.div_ceil(TILE_ROWS));
     }

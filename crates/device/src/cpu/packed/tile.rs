@@ -6,6 +6,7 @@ use super::layout::{FIELDS, Plan};
 use super::simd::{Simd, TileKernel};
 use ironstar_quant::{SHARDS, shard_blocks};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Where results go: for each input row (or pick) `planes` planes of `rows` values.
@@ -47,7 +48,7 @@ pub(crate) struct Part<'a> {
     pub x: &'a Inputs,
     /// Which of them; `None` means all.
     pub picks: Option<&'a [u32]>,
-    /// Of each group's inputs, these.
+    /// Of each group's inputs, these: at most [`INPUTS`].
     pub inputs: Range<usize>,
     /// Results.
     pub sink: Sink,
@@ -109,6 +110,14 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
     }
 }
 
+/// Most input rows of a part, so that they stay in the second-level cache while tiles pass by.
+pub(crate) const INPUTS: usize = 64;
+/// Bytes of a tile that stay in the first-level cache while input rows pass by.
+const RESIDENT: usize = 24 << 10;
+
+/// Shards of the inputs of a part, until they are added.
+type Shards<S> = [[MaybeUninit<<S as Simd>::F>; SHARDS]; INPUTS];
+
 /// One vector of rows of one group of a part.
 struct Vector<'a> {
     part: &'a Part<'a>,
@@ -122,10 +131,21 @@ struct Vector<'a> {
     lanes: Range<usize>,
 }
 
-/// Calls `f` for every vector of rows, once for each group that has rows in it.
+/// Calls `f` for every vector of rows and each group that has rows in it: for as many shards at a time as
+/// stay in the first-level cache. Then stores what came out.
+///
+/// # Safety
+/// The machine has `S`; the invariants of `Part`; `f` writes the shards that it is asked for of every
+/// input of the part.
 #[inline(always)]
-unsafe fn each_vector<S: Simd>(part: &Part<'_>, f: unsafe fn(&Vector<'_>)) {
+unsafe fn each_vector<S: Simd>(
+    part: &Part<'_>,
+    f: unsafe fn(&Vector<'_>, Range<usize>, &mut Shards<S>),
+) {
     let group_rows = part.rows / part.groups;
+    let step = (RESIDENT * SHARDS / part.plan.tile_bytes.max(1)).clamp(1, SHARDS);
+    assert!(part.inputs.len() <= INPUTS, "{} inputs in a part", part.inputs.len());
+    let mut scratch: Shards<S> = [[MaybeUninit::uninit(); SHARDS]; INPUTS];
     for tile in part.tiles.clone() {
         let bytes =
             &part.bytes[(tile - part.first_tile) * part.plan.tile_bytes..][..part.plan.tile_bytes];
@@ -141,8 +161,15 @@ unsafe fn each_vector<S: Simd>(part: &Part<'_>, f: unsafe fn(&Vector<'_>)) {
                 let end = rows.end.min((group + 1) * group_rows) - rows.start;
                 let first = rows.start.cast_signed() - (group * group_rows).cast_signed();
                 let vector = Vector { part, fields, group, first, lanes: begin..end };
-                // SAFETY: the caller's promise.
-                unsafe { f(&vector) }
+                // SAFETY: the caller's promise; when all shards are done, those of every input are there.
+                unsafe {
+                    for first in (0..SHARDS).step_by(step) {
+                        f(&vector, first..(first + step).min(SHARDS), &mut scratch);
+                    }
+                    for (input, shards) in part.inputs.clone().zip(&scratch) {
+                        vector.emit::<S>(input, shards);
+                    }
+                }
             }
         }
     }
@@ -159,27 +186,19 @@ impl Vector<'_> {
     /// Stores the shards of one input.
     ///
     /// # Safety
-    /// The machine has `S`; the invariants of `Part`.
+    /// The machine has `S`; the invariants of `Part`; all shards have been written.
     #[inline(always)]
-    unsafe fn emit<S: Simd>(&self, at: usize, shards: &[S::F; SHARDS]) {
-        let sink = &self.part.sink;
-        // SAFETY: the machine has `S`; `put` gets planes that the sink has.
+    unsafe fn emit<S: Simd>(&self, input: usize, shards: &[MaybeUninit<S::F>; SHARDS]) {
+        let (sink, (at, _)) = (&self.part.sink, self.input(input));
+        // SAFETY: the machine has `S`; `put` gets planes that the sink has; the shards are there.
         unsafe {
-            let tree4 = |at: usize| {
-                let low = S::add_f32(shards[at], shards[at + 1]);
-                S::add_f32(low, S::add_f32(shards[at + 2], shards[at + 3]))
-            };
+            let shard = |at: usize| shards[at].assume_init();
+            let pair = |at: usize| S::add_f32(shard(at), shard(at + 1));
+            let half = |at: usize| S::add_f32(pair(at), pair(at + 2));
             match sink.planes {
-                1 => self.put::<S>(at, 0, S::add_f32(tree4(0), tree4(4))),
-                2 => {
-                    self.put::<S>(at, 0, tree4(0));
-                    self.put::<S>(at, 1, tree4(4));
-                }
-                _ => {
-                    for (plane, &shard) in shards.iter().enumerate() {
-                        self.put::<S>(at, plane, shard);
-                    }
-                }
+                1 => self.put::<S>(at, 0, S::add_f32(half(0), half(4))),
+                2 => (0..2).for_each(|plane| self.put::<S>(at, plane, half(plane * 4))),
+                _ => (0..SHARDS).for_each(|plane| self.put::<S>(at, plane, shard(plane))),
             }
         }
     }
@@ -209,92 +228,121 @@ impl Vector<'_> {
     }
 }
 
-/// One vector of rows times all its inputs, several inputs at a time.
+/// Some shards of one vector of rows times all its inputs, several inputs at a time.
+///
+/// # Safety
+/// The machine has `S`; the vector is one of a part, which has its invariants.
 #[inline(always)]
-unsafe fn int_inputs<S: Simd, F: IntFormat>(vector: &Vector<'_>) {
+unsafe fn int_inputs<S: Simd, F: IntFormat>(
+    vector: &Vector<'_>,
+    shards: Range<usize>,
+    scratch: &mut Shards<S>,
+) {
     let mut inputs = vector.part.inputs.clone();
+    let mut scratch = &mut scratch[..];
     // SAFETY: the caller's promise; inputs stay in the part's range.
     unsafe {
         while S::INT_ROWS >= 8 && inputs.len() >= 8 {
-            int_rows::<S, F, 8>(vector, inputs.start);
-            inputs.start += 8;
+            scratch = int_rows::<S, F, 8>(vector, &mut inputs, &shards, scratch);
         }
         while inputs.len() >= 4 {
-            int_rows::<S, F, 4>(vector, inputs.start);
-            inputs.start += 4;
+            scratch = int_rows::<S, F, 4>(vector, &mut inputs, &shards, scratch);
         }
         if inputs.len() >= 2 {
-            int_rows::<S, F, 2>(vector, inputs.start);
-            inputs.start += 2;
+            scratch = int_rows::<S, F, 2>(vector, &mut inputs, &shards, scratch);
         }
         if !inputs.is_empty() {
-            int_rows::<S, F, 1>(vector, inputs.start);
+            int_rows::<S, F, 1>(vector, &mut inputs, &shards, scratch);
         }
     }
 }
 
-/// One vector of rows times `R` inputs.
+/// The first `R` inputs; takes them off and returns the scratch of the others.
+///
+/// # Safety
+/// As for [`int_inputs`].
 #[inline(always)]
-unsafe fn int_rows<S: Simd, F: IntFormat, const R: usize>(vector: &Vector<'_>, start: usize) {
+unsafe fn int_rows<'a, S: Simd, F: IntFormat, const R: usize>(
+    vector: &Vector<'_>,
+    inputs: &mut Range<usize>,
+    shards: &Range<usize>,
+    scratch: &'a mut [[MaybeUninit<S::F>; SHARDS]],
+) -> &'a mut [[MaybeUninit<S::F>; SHARDS]] {
     let records = F::records(vector.part.x);
     let blocks = vector.part.plan.blocks;
-    let inputs: [_; R] = std::array::from_fn(|r| vector.input(start + r));
-    let rows = inputs.map(|(_, row)| records[row * blocks..][..blocks].as_ptr());
+    let rows: [_; R] = std::array::from_fn(|r| {
+        let (_, row) = vector.input(inputs.start + r);
+        records[row * blocks..][..blocks].as_ptr()
+    });
+    inputs.start += R;
+    let (to, rest) = scratch.split_at_mut(R);
     // SAFETY: the machine has `S`; a row has `blocks` records by the slices above.
     unsafe {
-        let mut shards = [[S::zero(); SHARDS]; R];
-        for shard in 0..SHARDS {
+        for shard in shards.clone() {
             let mut acc = [S::zero(); R];
             for block in shard_blocks(blocks, shard) {
                 F::step::<S, R>(&vector.fields, block, rows.map(|row| row.add(block)), &mut acc);
             }
-            for (shards, acc) in shards.iter_mut().zip(acc) {
-                shards[shard] = acc;
+            for (to, acc) in to.iter_mut().zip(acc) {
+                to[shard].write(acc);
             }
         }
-        for ((at, _), shards) in inputs.into_iter().zip(&shards) {
-            vector.emit::<S>(at, shards);
-        }
     }
+    rest
 }
 
-/// One vector of rows times all its inputs, several inputs at a time.
+/// Some shards of one vector of rows times all its inputs, several inputs at a time.
+///
+/// # Safety
+/// As for [`int_inputs`].
 #[inline(always)]
-unsafe fn float_inputs<S: Simd, F: FloatFormat>(vector: &Vector<'_>) {
+unsafe fn float_inputs<S: Simd, F: FloatFormat>(
+    vector: &Vector<'_>,
+    shards: Range<usize>,
+    scratch: &mut Shards<S>,
+) {
     let mut inputs = vector.part.inputs.clone();
+    let mut scratch = &mut scratch[..];
     // SAFETY: the caller's promise; inputs stay in the part's range.
     unsafe {
         while S::FLOAT_ROWS >= 3 && inputs.len() >= 3 {
-            float_rows::<S, F, 3>(vector, inputs.start);
-            inputs.start += 3;
+            scratch = float_rows::<S, F, 3>(vector, &mut inputs, &shards, scratch);
         }
-        while inputs.len() >= 2 {
-            float_rows::<S, F, 2>(vector, inputs.start);
-            inputs.start += 2;
+        while S::FLOAT_ROWS >= 2 && inputs.len() >= 2 {
+            scratch = float_rows::<S, F, 2>(vector, &mut inputs, &shards, scratch);
         }
-        if !inputs.is_empty() {
-            float_rows::<S, F, 1>(vector, inputs.start);
+        while !inputs.is_empty() {
+            scratch = float_rows::<S, F, 1>(vector, &mut inputs, &shards, scratch);
         }
     }
 }
 
 /// Elements of a shard: float shards are cut on 32 elements, the last may be short.
-pub(crate) fn shard_elements(columns: usize, shard: usize) -> Range<usize> {
+fn shard_elements(columns: usize, shard: usize) -> Range<usize> {
     let units = shard_blocks(columns.div_ceil(32), shard);
     (units.start * 32).min(columns)..(units.end * 32).min(columns)
 }
 
-/// One vector of rows times `R` inputs: eight accumulators each, one for each element index mod 8.
+/// The first `R` inputs, eight accumulators each: one for each element index mod 8. Takes the inputs off
+/// and returns the scratch of the others.
+///
+/// # Safety
+/// As for [`int_inputs`].
 #[inline(always)]
-unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize>(vector: &Vector<'_>, start: usize) {
+unsafe fn float_rows<'a, S: Simd, F: FloatFormat, const R: usize>(
+    vector: &Vector<'_>,
+    inputs: &mut Range<usize>,
+    shards: &Range<usize>,
+    scratch: &'a mut [[MaybeUninit<S::F>; SHARDS]],
+) -> &'a mut [[MaybeUninit<S::F>; SHARDS]] {
     let x = vector.part.x;
-    let inputs: [_; R] = std::array::from_fn(|r| vector.input(start + r));
-    let values = inputs.map(|(_, row)| x.values(row).as_ptr());
-    // SAFETY: the machine has `S`; elements are below `columns`, which the values (by the slices
-    // above) and the tile have.
+    let values: [_; R] =
+        std::array::from_fn(|r| x.values(vector.input(inputs.start + r).1).as_ptr());
+    inputs.start += R;
+    let (to, rest) = scratch.split_at_mut(R);
+    // SAFETY: the machine has `S`; elements are below `columns`, which the values and the tile have.
     unsafe {
-        let mut shards = [[S::zero(); SHARDS]; R];
-        for shard in 0..SHARDS {
+        for shard in shards.clone() {
             let elements = shard_elements(x.columns(), shard);
             let mut acc = [[S::zero(); 8]; R];
             let mut k = elements.start;
@@ -309,19 +357,20 @@ unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize>(vector: &Vector<'_
                     float_step::<S, F, R>(vector, &values, k + lane, lane, &mut acc);
                 }
             }
-            for (shards, a) in shards.iter_mut().zip(&acc) {
+            for (to, a) in to.iter_mut().zip(&acc) {
                 let pair = |i: usize| S::add_f32(a[i], a[i + 1]);
                 let low = S::add_f32(pair(0), pair(2));
-                shards[shard] = S::add_f32(low, S::add_f32(pair(4), pair(6)));
+                to[shard].write(S::add_f32(low, S::add_f32(pair(4), pair(6))));
             }
         }
-        for ((at, _), shards) in inputs.into_iter().zip(&shards) {
-            vector.emit::<S>(at, shards);
-        }
     }
+    rest
 }
 
 /// Element `k` of `R` inputs.
+///
+/// # Safety
+/// The machine has `S`; element `k` is in the tile and in the values.
 #[inline(always)]
 unsafe fn float_step<S: Simd, F: FloatFormat, const R: usize>(
     vector: &Vector<'_>,
@@ -330,7 +379,7 @@ unsafe fn float_step<S: Simd, F: FloatFormat, const R: usize>(
     lane: usize,
     acc: &mut [[S::F; 8]; R],
 ) {
-    // SAFETY: the machine has `S`; element `k` is in the tile and in the values.
+    // SAFETY: the caller's promise.
     unsafe {
         let w = F::load::<S>(vector.fields[0].add(k * TILE_ROWS * F::BYTES));
         for (acc, values) in acc.iter_mut().zip(values) {

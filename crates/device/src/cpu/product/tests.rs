@@ -218,6 +218,29 @@ fn every_format_equals_the_definition() {
 }
 
 #[test]
+fn more_inputs_than_a_part_takes() {
+    let (rows, columns, n) = (35, 512, 130);
+    let pool = Pool::new(3);
+    for format in FORMATS_ALL {
+        let bytes = random_rows(format, rows, columns, false, 5);
+        let x = random_inputs(n, columns, 6);
+        let wanted = expect_shards(format, &bytes, columns, &x, false);
+        let wanted: Vec<f32> = wanted.iter().flatten().map(tree8).collect();
+        for isa in Isa::available() {
+            let source = source(format, rows, columns, 1, &bytes);
+            let weights = Weights::new(&source, &config(isa, false), &pool).expect("fits");
+            let x = inputs(&pool, weights.activation(), &x, columns);
+            let mut out = vec![f32::NAN; n * rows];
+            let out_tree = Output::Tree(&mut out);
+            let (stack, groups, picks) = (0, 1, None);
+            let job = Job { weights: &weights, stack, groups, x: &x, picks, out: out_tree };
+            products(&pool, &mut [job]);
+            assert_same(&out, &wanted, &(format, isa));
+        }
+    }
+}
+
+#[test]
 fn odd_widths_of_float_formats() {
     for format in [Format::F32, Format::F16, Format::Bf16] {
         for columns in [1, 7, 8, 9, 31, 33, 100, 257, 300] {
