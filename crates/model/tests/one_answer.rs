@@ -206,8 +206,8 @@ fn restoring_runs_no_rows_and_gives_the_same_bits() {
     }
 }
 
-/// The farthest that can be taken back, from positions that need the oldest slots: of a window, of a
-/// group of 4 and the one before, of a group of 128, and of the draft block.
+/// The farthest that can be taken back, from positions that need the oldest slots: of a window, of
+/// a group of 4 and the one before, of a group of 128, and of the draft block.
 #[test]
 fn the_farthest_way_back_gives_the_same_bits() {
     let wanted = Wanted { logits: LogitsFor::None, drafts: LogitsFor::None };
@@ -310,7 +310,10 @@ fn live(case: &Case, acts: &[Act]) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 24, failure_persistence: None, ..Default::default()
+        cases: 24,
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
+        ..Default::default()
     })]
 
     #[test]
