@@ -131,12 +131,12 @@ struct Vector<'a> {
     lanes: Range<usize>,
 }
 
-/// Calls `f` for every vector of rows and each group that has rows in it: for as many shards at a time as
-/// stay in the first-level cache. Then stores what came out.
+/// Calls `f` for every vector of rows and each group that has rows in it: for as many shards at a
+/// time as stay in the first-level cache. Then stores what came out.
 ///
 /// # Safety
-/// The machine has `S`; the invariants of `Part`; `f` writes the shards that it is asked for of every
-/// input of the part.
+/// The machine has `S`; the invariants of `Part`; `f` writes the shards that it is asked for of
+/// every input of the part.
 #[inline(always)]
 unsafe fn each_vector<S: Simd>(
     part: &Part<'_>,
@@ -161,7 +161,7 @@ unsafe fn each_vector<S: Simd>(
                 let end = rows.end.min((group + 1) * group_rows) - rows.start;
                 let first = rows.start.cast_signed() - (group * group_rows).cast_signed();
                 let vector = Vector { part, fields, group, first, lanes: begin..end };
-                // SAFETY: the caller's promise; when all shards are done, those of every input are there.
+                // SAFETY: the caller's promise; in the end all shards of every input are there.
                 unsafe {
                     for first in (0..SHARDS).step_by(step) {
                         f(&vector, first..(first + step).min(SHARDS), &mut scratch);
@@ -323,8 +323,8 @@ fn shard_elements(columns: usize, shard: usize) -> Range<usize> {
     (units.start * 32).min(columns)..(units.end * 32).min(columns)
 }
 
-/// The first `R` inputs, eight accumulators each: one for each element index mod 8. Takes the inputs off
-/// and returns the scratch of the others.
+/// The first `R` inputs, eight accumulators each: one for each element index mod 8. Takes the inputs
+/// off and returns the scratch of the others.
 ///
 /// # Safety
 /// As for [`int_inputs`].
@@ -340,7 +340,7 @@ unsafe fn float_rows<'a, S: Simd, F: FloatFormat, const R: usize>(
         std::array::from_fn(|r| x.values(vector.input(inputs.start + r).1).as_ptr());
     inputs.start += R;
     let (to, rest) = scratch.split_at_mut(R);
-    // SAFETY: the machine has `S`; elements are below `columns`, which the values and the tile have.
+    // SAFETY: the machine has `S`; elements are below `columns`, as many as values and tile have.
     unsafe {
         for shard in shards.clone() {
             let elements = shard_elements(x.columns(), shard);
