@@ -323,8 +323,8 @@ fn shard_elements(columns: usize, shard: usize) -> Range<usize> {
     (units.start * 32).min(columns)..(units.end * 32).min(columns)
 }
 
-/// The first `R` inputs, eight accumulators each: one for each element index mod 8. Takes the inputs
-/// off and returns the scratch of the others.
+/// The first `R` inputs, eight accumulators each: one for each element index mod 8. Takes them off
+/// and returns the scratch of the others.
 ///
 /// # Safety
 /// As for [`int_inputs`].
