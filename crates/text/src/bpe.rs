@@ -219,6 +219,14 @@ impl Hasher for Mix {
     }
 
     #[inline]
+    fn write_u128(&mut self, word: u128) {
+        let bytes = word.to_le_bytes();
+        let (low, high) = bytes.split_at(8);
+        self.step(little_endian(low));
+        self.step(little_endian(high));
+    }
+
+    #[inline]
     fn write_usize(&mut self, word: usize) {
         self.step(word as u64);
     }

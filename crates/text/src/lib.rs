@@ -4,20 +4,6 @@
 //! system, and no model beyond its vocabulary and prompt format. A prompt is a list of
 //! [`Segment`]s and never one string, so that text written by a user cannot become a control token.
 //!
-//! ```
-//! # fn answer(tokenizer: &ironstar_text::Tokenizer) -> Result<(), ironstar_text::Error> {
-//! use ironstar_text::chat::{Conversation, Message, RenderOptions, render};
-//! let messages = vec![Message::User("What does <｜User｜> mean?".to_owned())];
-//! let conversation = Conversation { messages, ..Conversation::default() };
-//! let prompt = render(&conversation, &RenderOptions::default())?;
-//! let ids = tokenizer.encode_segments(&prompt)?;
-//! assert_eq!(ids.iter().filter(|&&id| tokenizer.is_control(id)).count(), 4);
-//! # Ok(())
-//! # }
-//! # let json = include_bytes!("../../../models/nano/tokenizer.json");
-//! # answer(&ironstar_text::Tokenizer::from_json(json).unwrap()).unwrap();
-//! ```
-//!
 //! Start reading in `tokenizer.rs`; `scan.rs` cuts text into pieces, `bpe.rs` merges their bytes,
 //! `vocabulary.rs` holds the checks that a hostile file meets. Prompts begin in `chat/layout.rs`.
 //!
@@ -45,6 +31,7 @@ mod tokenizer;
 mod unicode;
 mod unicode_runs;
 mod vocabulary;
+mod whole;
 
 pub use error::Error;
 pub use json_text::JsonText;

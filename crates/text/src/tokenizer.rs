@@ -1,11 +1,10 @@
 //! Text to token ids and back.
 
-use std::collections::HashMap;
-
 use super::bpe::{Scratch, Seed};
 use super::markers::Markers;
 use super::scan::Pieces;
 use super::vocabulary::{Kind, Vocabulary};
+use super::whole::WholeTokens;
 use super::{Error, Parts, Segment, StreamDecoder, json};
 
 /// A byte-level BPE tokenizer of the DeepSeek V3/V4 family.
@@ -16,7 +15,7 @@ pub struct Tokenizer {
     vocabulary: Vocabulary,
     markers: Markers,
     /// Pieces that merge to a single token, with that token.
-    whole: HashMap<Box<[u8]>, u32, Seed>,
+    whole: WholeTokens,
     pre: String,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -35,14 +34,14 @@ impl Tokenizer {
         let vocabulary = Vocabulary::new(&parts, seed)?;
         let markers =
             Markers::new(vocabulary.ids(false).map(|id| (vocabulary.token_bytes(id), id)));
-        let mut whole = HashMap::with_hasher(seed);
+        let mut whole = WholeTokens::new(seed);
         let (mut scratch, mut ids) = (Scratch::default(), Vec::new());
         for id in vocabulary.ids(true) {
             ids.clear();
             let piece = vocabulary.token_bytes(id);
             vocabulary.merge_piece(piece, &mut scratch, &mut ids);
             if ids == [id] {
-                whole.insert(piece.into(), id);
+                whole.insert(piece, id);
             }
         }
         let Parts { pre, bos, eos, pad, .. } = parts;
@@ -171,7 +170,7 @@ impl Tokenizer {
     fn encode_into(&self, text: &[u8], scratch: &mut Scratch, ids: &mut Vec<u32>) {
         for piece in Pieces::new(text) {
             match self.whole.get(piece) {
-                Some(&id) => ids.push(id),
+                Some(id) => ids.push(id),
                 None => self.vocabulary.merge_piece(piece, scratch, ids),
             }
         }
