@@ -117,7 +117,7 @@ pub enum Effort {
 #[command(next_help_heading = "Sampling")]
 pub struct Sampling {
     /// Temperature; 0 is greedy (default: what the model file recommends, else 1)
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub temp: Option<f64>,
     /// Keep the N likeliest tokens; 0 keeps all
     #[arg(long, value_name = "N", default_value_t = 0)]

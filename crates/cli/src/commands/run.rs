@@ -32,6 +32,11 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
         let text = flags.prompt.prompt.as_deref();
         super::input_text(text, flags.prompt.prompt_file.as_deref())?
     };
+    if !is_chat && text.is_empty() {
+        return Err(Failure::caller(
+            "the prompt is empty; give some text with -p, --prompt-file or a pipe",
+        ));
+    }
     let cancel = interrupt::cancel_on_interrupt()?;
     let mut answerer = Answerer::open(&flags.model)?;
     if flags.model.model.is_none() {
@@ -49,11 +54,6 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
     } else {
         asking::question(&answerer.tokenizer, flags.prompt.system.as_deref(), &text, thinking)?
     };
-    if ids.is_empty() {
-        return Err(Failure::caller(
-            "the prompt is empty; give some text with -p, --prompt-file or a pipe",
-        ));
-    }
     let seed = flags.sampling.seed.unwrap_or_else(fresh_seed);
     let mut output = Output::new(flags.json);
     let answer = answerer.answer(

@@ -1,0 +1,159 @@
+//! `ironstar quantize` makes the bundled model, bit for bit, from the published checkpoint; a run that was
+//! killed goes on.
+//!
+//! The checkpoint is put together again from what the project holds: the experts lie losslessly in
+//! `models/`, everything else in `tests/golden/nano/dense.safetensors`.
+
+mod common;
+
+use common::{failure, folder, ironstar, project, text};
+use ironstar_gguf::safetensors::{Checkpoint, Dtype};
+use ironstar_gguf::{Gguf, TensorKind};
+use ironstar_model::Shape;
+use ironstar_model::deepseek_v4::{Kind, TensorSpec, drafter_specs, tensor_specs};
+use ironstar_quant::Format;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const NAME: [&str; 4] = ["--name", "ironstar nano", "--default-temp", "0.6"];
+
+/// Header and data of a safetensors file.
+#[derive(Default)]
+struct Published {
+    header: Map<String, Value>,
+    data: Vec<u8>,
+}
+
+impl Published {
+    fn add(&mut self, name: &str, dtype: &str, shape: &[u64], bytes: &[u8]) {
+        let start = self.data.len();
+        self.data.extend(bytes);
+        let offsets = [start, self.data.len()];
+        let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+        self.header.insert(name.to_owned(), entry);
+    }
+
+    /// Experts as they are published: pairs of columns in a byte, scales apart.
+    fn add_experts(&mut self, gguf: &Gguf, spec: &TensorSpec) {
+        let info = gguf.tensor(&spec.name).expect("the bundled model has every tensor");
+        assert_eq!(info.kind, TensorKind::Block(Format::Mxfp4), "{}", spec.name);
+        let bytes = gguf.bytes(info).expect("a known type");
+        let (columns, rows) = (spec.dims[0], spec.dims[1]);
+        let names = spec.published_names();
+        for (name, expert) in names.iter().zip(bytes.chunks(bytes.len() / names.len())) {
+            let (mut codes, mut scales) = (Vec::new(), Vec::new());
+            for block in expert.chunks(17) {
+                scales.push(block[0]);
+                let code = |i: usize| (block[1 + i % 16] >> (4 * (i / 16))) & 15;
+                codes.extend((0..16).map(|pair| code(2 * pair) | code(2 * pair + 1) << 4));
+            }
+            let size = |n: usize| u64::try_from(n).expect("a small model");
+            self.add(name, "I8", &[size(rows), size(columns / 2)], &codes);
+            let scale_name = name.replace(".weight", ".scale");
+            self.add(&scale_name, "F8_E8M0", &[size(rows), size(columns / 32)], &scales);
+        }
+    }
+
+    fn save(&self, path: &Path) {
+        let header = serde_json::to_vec(&self.header).expect("JSON");
+        let mut bytes = u64::try_from(header.len()).expect("short").to_le_bytes().to_vec();
+        bytes.extend(&header);
+        bytes.extend(&self.data);
+        std::fs::write(path, bytes).expect("room for 26 MB");
+    }
+}
+
+/// The published checkpoint of the nano model in a folder.
+fn checkpoint(name: &str) -> std::path::PathBuf {
+    let open = |path: &str| Gguf::open(&project(path)).expect("the bundled model");
+    let (model, drafter) = (open("models/nano.gguf"), open("models/nano-mtp.gguf"));
+    let shape = Shape::from_metadata(model.metadata()).expect("the bundled model's shape");
+    let mut published = Published::default();
+    for (gguf, specs) in [(&model, tensor_specs(&shape)), (&drafter, drafter_specs(&shape))] {
+        for spec in specs.iter().filter(|spec| spec.kind == Kind::Routed) {
+            published.add_experts(gguf, spec);
+        }
+    }
+    let dense =
+        Checkpoint::open(&project("tests/golden/nano/dense.safetensors")).expect("a fixture");
+    for name in dense.names() {
+        let meta = dense.tensor(name).expect("it is listed");
+        let dtype = match meta.dtype {
+            Dtype::F32 => "F32",
+            Dtype::Bf16 => "BF16",
+            Dtype::F8E4M3 => "F8_E4M3",
+            Dtype::F8E8M0 => "F8_E8M0",
+            Dtype::I64 => "I64",
+            other => panic!("{name}: {other:?} is not in the fixture's recipe"),
+        };
+        published.add(name, dtype, &meta.shape, &dense.bytes(name).expect("a fixture"));
+    }
+    let folder = folder(name);
+    published.save(&folder.join("model.safetensors"));
+    for file in ["config.json", "tokenizer.json"] {
+        std::fs::copy(project("models/nano").join(file), folder.join(file)).expect("a fixture");
+    }
+    folder
+}
+
+fn words<'a>(input: &'a Path, output: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
+    let name = |path: &'a Path| path.to_str().expect("a name in UTF-8");
+    let mut words = vec!["quantize", name(input), name(output)];
+    words.extend(NAME);
+    words.extend(more);
+    words
+}
+
+fn assert_same_files(found: &Path, wanted: &str) {
+    let (found, wanted) = (std::fs::read(found), std::fs::read(project(wanted)));
+    assert!(found.expect("it was made") == wanted.expect("the bundled model"), "bytes differ");
+}
+
+#[test]
+fn the_bundled_model_is_what_quantize_makes() {
+    let input = checkpoint("published");
+    let output = input.join("nano.gguf");
+    let report = text(&words(&input, &output, &["--threads", "2"]));
+    assert!(report.contains("MXFP4"), "{report}");
+    assert_same_files(&output, "models/nano.gguf");
+    assert_same_files(&input.join("nano-mtp.gguf"), "models/nano-mtp.gguf");
+
+    // From one GGUF file to another: what is stored as wanted is copied.
+    let again = input.join("again.gguf");
+    text(&words(&output, &again, &[]));
+    assert_same_files(&again, "models/nano.gguf");
+
+    // It is not overwritten by accident, and a wish that fits nothing is refused.
+    let (code, message) = failure(&words(&input, &output, &[]));
+    assert_eq!(code, 2, "{message}");
+    assert!(message.contains("--force"), "{message}");
+    let (code, message) = failure(&words(&input, &again, &["--tensor-type", "nothing=Q8_0"]));
+    assert_eq!((code, message.contains("fits no tensor")), (2, true), "{message}");
+    let (code, message) = failure(&words(&input, &again, &["--tensor-type", "attention=Q4_K"]));
+    assert_eq!((code, message.contains("blocks of 256")), (2, true), "{message}");
+}
+
+#[test]
+fn a_killed_run_goes_on_where_it_was() {
+    let input = checkpoint("killed");
+    let output = input.join("nano.gguf");
+    let journal = input.join("nano.gguf.partial.json");
+    let mut child = ironstar(&words(&input, &output, &["--threads", "1"]))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary was built for this test");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !journal.exists() && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    child.kill().expect("it was started");
+    child.wait().expect("it ended");
+    assert!(!output.exists(), "the file appears only when it is complete");
+    assert!(journal.exists(), "tensors were finished before the kill");
+    text(&words(&input, &output, &[]));
+    assert_same_files(&output, "models/nano.gguf");
+    assert_same_files(&input.join("nano-mtp.gguf"), "models/nano-mtp.gguf");
+    assert!(!journal.exists());
+}
