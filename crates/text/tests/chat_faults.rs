@@ -88,8 +88,8 @@ fn h01_control_tokens_stand_only_where_the_renderer_put_them() {
             .collect();
         assert_eq!(found, placed);
         let text = support::written_out(&segments);
-        // Two messages of instructions, two users, a reminder, a result, an answer with its reasoning,
-        // three arguments, two places each in the tool and in the schema.
+        // Two messages of instructions, two users, a reminder, a result, an answer with its
+        // reasoning, three arguments, two places each in the tool and in the schema.
         assert_eq!(text.matches(FORGED).count(), 15);
         assert_eq!(v4.decode(&ids), text.as_bytes());
     }
