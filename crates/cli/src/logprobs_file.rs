@@ -78,7 +78,6 @@ impl LogprobsWriter {
 pub struct LogprobsReader<R = BufReader<File>> {
     file: R,
     name: String,
-    vocabulary: usize,
     row: Vec<u8>,
 }
 
@@ -93,7 +92,7 @@ impl LogprobsReader {
 impl<R: Read> LogprobsReader<R> {
     /// Reads the header.
     pub fn new(file: R, name: String, vocabulary: usize) -> Result<Self, Failure> {
-        let mut reader = LogprobsReader { file, name, vocabulary, row: vec![0; vocabulary * 4] };
+        let mut reader = LogprobsReader { file, name, row: vec![0; vocabulary * 4] };
         let mut magic = [0; 8];
         reader.fill(&mut magic)?;
         if magic != MAGIC {
@@ -163,11 +162,5 @@ impl<R: Read> LogprobsReader<R> {
 
     fn wrong(&self, what: &str) -> Failure {
         Failure::caller(format!("{} {what}", self.name))
-    }
-
-    /// Entries a row has.
-    #[must_use]
-    pub fn vocabulary(&self) -> usize {
-        self.vocabulary
     }
 }

@@ -15,7 +15,6 @@ use std::io::{IsTerminal, Write};
 
 /// Dim text and back, for reasoning on a terminal.
 const DIM: &str = "\x1b[2m";
-const PLAIN: &str = "\x1b[0m";
 
 /// Runs the command.
 pub fn run(flags: &Run) -> Result<(), Failure> {
