@@ -4,9 +4,9 @@
 use super::shape::Shape;
 use super::weights::{Field, Kind, TensorSpec};
 use crate::Error;
-use ironstar_gguf::safetensors::Checkpoint;
+use ironstar_gguf::safetensors::{Checkpoint, Dtype};
 use ironstar_gguf::{TensorKind, Value};
-use ironstar_quant::Format;
+use ironstar_quant::{Format, mxfp4};
 
 /// Architecture of a file that holds a draft block alone.
 pub const DRAFTER_ARCHITECTURE: &str = "deepseek4_mtp_support";
@@ -59,7 +59,7 @@ pub fn part_bytes(
         other => return Err(unwritable(name, other)),
     };
     if format == Format::Mxfp4
-        && let Some(bytes) = lossless(checkpoint, name)
+        && let Some(bytes) = lossless(checkpoint, name)?
     {
         return Ok(bytes);
     }
@@ -109,16 +109,20 @@ fn ids(checkpoint: &Checkpoint, name: &str) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// FP4 with a scale for 32 columns is MXFP4 with its nibbles in another order: the published byte
-/// `j` holds columns 2j and 2j + 1, byte `i` of a block holds columns i and i + 16.
-fn lossless(checkpoint: &Checkpoint, name: &str) -> Option<Vec<u8>> {
-    const HALF: usize = 16;
-    let (codes, scales, _, _) = checkpoint.fp4_parts(name).ok()?;
-    let mut bytes = Vec::with_capacity(scales.len() * (HALF + 1));
-    for (packed, &scale) in codes.as_chunks::<HALF>().0.iter().zip(scales.iter()) {
-        let code = |column: usize| packed[column / 2] >> (4 * (column % 2)) & 0xF;
-        bytes.push(scale);
-        bytes.extend((0..HALF).map(|i| code(i) | code(i + HALF) << 4));
+/// FP4 with a scale for 32 columns is MXFP4 with its nibbles in another order. `None` for other storage.
+fn lossless(checkpoint: &Checkpoint, name: &str) -> Result<Option<Vec<u8>>, Error> {
+    let meta = checkpoint.tensor(name);
+    if !meta.is_some_and(|meta| matches!(meta.dtype, Dtype::I8 | Dtype::U8)) {
+        return Ok(None);
     }
-    Some(bytes)
+    let (codes, scales, _, _) = checkpoint.fp4_parts(name)?;
+    let mut bytes = vec![0; scales.len() * Format::Mxfp4.info().block_bytes];
+    match mxfp4::repack_published(&codes, &scales, &mut bytes) {
+        Ok(()) => Ok(Some(bytes)),
+        Err(error) => Err(Error::Tensor {
+            name: name.to_owned(),
+            found: error.to_string(),
+            wanted: "scales that are numbers".into(),
+        }),
+    }
 }
