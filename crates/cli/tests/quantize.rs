@@ -1,5 +1,5 @@
-//! `ironstar quantize` makes the bundled model, bit for bit, from the published checkpoint; a run that was
-//! killed goes on.
+//! `ironstar quantize` makes the bundled model, bit for bit, from the published checkpoint; a run
+//! that was killed goes on.
 //!
 //! The checkpoint is put together again from what the project holds: the experts lie losslessly in
 //! `models/`, everything else in `tests/golden/nano/dense.safetensors`.

@@ -60,7 +60,8 @@ fn weigh(logits: &[f32], max: f32, scale: f64, weights: &mut [u64]) -> u64 {
     sum
 }
 
-/// rne(2^44 e^x) for x <= 0, within one or 2^-36 of it; 0 from about -31 on. Not a number counts as -40.
+/// rne(2^44 e^x) for x <= 0, within one or 2^-36 of it; 0 from about -31 on. Not a number counts as
+/// -40.
 #[inline(always)]
 fn weight_of(x: f64) -> u64 {
     // Adding 1.5 * 2^52 rounds to an integer that sits in the low bits of the sum.

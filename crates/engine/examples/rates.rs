@@ -2,8 +2,8 @@
 //! ratio, and what guessing gives. Fails when reading is less than three times as fast as
 //! answering.
 //!
-//! `cargo run --release -p ironstar-engine --example rates [MODEL.gguf [THREADS]]`; without a file, a
-//! random model.
+//! `cargo run --release -p ironstar-engine --example rates [MODEL.gguf [THREADS]]`; without a file,
+//! a random model.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
 use ironstar_engine::sampler::Settings;
