@@ -48,6 +48,13 @@ impl Answerer {
     /// Loads the model that the flags name.
     pub fn open(flags: &flags::Model) -> Result<Self, Failure> {
         let (mut engine, opened) = loading::engine(flags)?;
+        let most = engine.model().shape().context;
+        if flags.ctx > most {
+            return Err(Failure::caller(format!(
+                "--ctx {}: this model was made for at most {most} tokens",
+                flags.ctx
+            )));
+        }
         let session = engine.session(flags.ctx).map_err(loading::from_engine)?;
         let tokenizer = loading::tokenizer(&opened.gguf)?;
         let temperature = opened.gguf.metadata().opt_f32("general.sampling.temp");

@@ -102,6 +102,7 @@ fn who_is_to_blame_shows_in_the_exit_code() {
         (&["run", "-p", "x", "-m", "/nowhere/model.gguf"], 1, "/nowhere/model.gguf"),
         (&["run", "-p", "far too long for this context", "--ctx", "3"], 2, "context"),
         (&["inspect", project("README.md").to_str().expect("a name")], 2, "GGUF"),
+        (&["run", "-p", "x", "--ctx", "99999999999"], 2, "at most 1048576"),
         (&["tokens", "--decode", "99999"], 2, "99999"),
     ] {
         let (found, message) = failure(words);
