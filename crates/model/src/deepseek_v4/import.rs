@@ -109,7 +109,8 @@ fn ids(checkpoint: &Checkpoint, name: &str) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// FP4 with a scale for 32 columns is MXFP4 with its nibbles in another order. `None` for other storage.
+/// FP4 with a scale for 32 columns is MXFP4 with its nibbles in another order. `None` for other
+/// storage.
 fn lossless(checkpoint: &Checkpoint, name: &str) -> Result<Option<Vec<u8>>, Error> {
     let meta = checkpoint.tensor(name);
     if !meta.is_some_and(|meta| matches!(meta.dtype, Dtype::I8 | Dtype::U8)) {
