@@ -245,13 +245,24 @@ impl Engine {
         drafts: LogitsFor<'_>,
     ) -> Result<Output, Error> {
         let step = Step::single(tokens, state.position());
+        self.step_of(&step, &mut [state], logits, drafts)
+    }
+
+    /// Evaluates rows of several sessions in one pass; the caller commits.
+    pub(crate) fn step_of(
+        &mut self,
+        step: &Step,
+        states: &mut [&mut State],
+        logits: LogitsFor<'_>,
+        drafts: LogitsFor<'_>,
+    ) -> Result<Output, Error> {
         let observer = self.observer.as_deref_mut().map(|o| o as &mut dyn Observer);
         let backend = self.backend.as_mut();
         let wanted = Wanted { logits, drafts };
-        Ok(self.model.forward_observed(backend, &step, &mut [state], &wanted, observer)?)
+        Ok(self.model.forward_observed(backend, step, states, &wanted, observer)?)
     }
 
-    fn free_dropped(&mut self) {
+    pub(crate) fn free_dropped(&mut self) {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         dropped.drain(..).for_each(|state| state.release(self.backend.as_mut()));
     }

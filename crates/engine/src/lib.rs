@@ -51,6 +51,7 @@ mod engine;
 mod error;
 mod generate;
 pub mod sampler;
+pub mod scheduler;
 mod score;
 mod session;
 

@@ -296,7 +296,7 @@ impl Session {
 
     /// After a failure: a state that the rings no longer hold goes to 0, from where checkpoints are
     /// found.
-    fn recover(&mut self) {
+    pub(crate) fn recover(&mut self) {
         let state = self.state_mut();
         if state.position() < state.rewind_floor() {
             state.truncate(0).expect("0 is always in reach");

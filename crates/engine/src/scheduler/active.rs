@@ -1,0 +1,173 @@
+//! A request that has a session.
+//!
+//! Its timeline is the prompt and the tokens drawn so far; the session has evaluated the first
+//! `position` of them. Is more than one token behind that, it is read in slices; is it one, that is
+//! the row of the next token.
+
+use super::request::{Event, Failure, Request, RequestId, Sink, Stats};
+use super::source::Source;
+use crate::draft::Pace;
+use crate::sampler::{Counts, Sampled, Sampler};
+use crate::{Control, Finish, Speculation, Token};
+use std::time::Duration;
+
+pub(super) struct Active<S> {
+    pub id: RequestId,
+    pub request: Request,
+    pub sink: Sink,
+    pub session: S,
+    pub timeline: Vec<u32>,
+    pub context: usize,
+    pub bytes: u64,
+    pub how: Speculation,
+    pub pace: Pace,
+    pub counts: Counts,
+    pub stats: Stats,
+    /// When it was received, admitted, and when its last token came (first: the prompt's end).
+    pub received: Duration,
+    pub admitted: Duration,
+    pub last_token: Option<Duration>,
+    /// Turn that last read a slice of it.
+    pub last_slice: u64,
+}
+
+/// Rows of one request in a step.
+pub(super) struct Item {
+    /// Place among the active ones.
+    pub index: usize,
+    pub tokens: Vec<u32>,
+    /// How many of them, at the end, are guesses.
+    pub guesses: usize,
+    /// Whether logits are wanted: not for slices before a prompt's end.
+    pub draws: bool,
+    /// Whether this reads a prompt.
+    pub reads: bool,
+}
+
+impl<S> Active<S> {
+    /// Reads its prompt, or reads again what a failed step lost.
+    pub fn is_reading(&self, position: usize) -> bool {
+        self.stats.tokens == 0 || self.timeline.len() - position > 1
+    }
+
+    /// Tells how far its prompt is.
+    pub fn progress(&mut self, position: usize) -> Control {
+        let total = self.request.prompt.len();
+        if self.stats.tokens > 0 {
+            return Control::Continue;
+        }
+        (self.sink)(Event::Progress { done: position.min(total), total })
+    }
+
+    /// Keeps what an item evaluated, and draws what its logits allow.
+    pub fn settle<T: Source<Session = S>>(
+        &mut self,
+        (source, sampler): (&mut T, &mut Sampler),
+        item: &Item,
+        logits: &[f32],
+        now: Duration,
+    ) -> Result<Option<Finish>, Failure> {
+        if !item.draws {
+            source.keep(&mut self.session, &item.tokens, None)?;
+            return Ok(self.told(source));
+        }
+        let sure = item.tokens.len() - item.guesses;
+        if item.reads {
+            source.keep(&mut self.session, &item.tokens, Some(logits))?;
+            source.mark(&mut self.session)?;
+            if let Some(finish) = self.told(source) {
+                return Ok(Some(finish));
+            }
+            return self.draw(sampler, logits, &[], now).1;
+        }
+        let (right, drawn) = self.draw(sampler, logits, &item.tokens[sure..], now);
+        let width = logits.len() / (item.guesses + 1);
+        let last = &logits[right * width..(right + 1) * width];
+        source.keep(&mut self.session, &item.tokens[..sure + right], Some(last))?;
+        drawn
+    }
+
+    fn told<T: Source<Session = S>>(&mut self, source: &T) -> Option<Finish> {
+        let position = source.position(&self.session);
+        (self.progress(position) == Control::Stop).then_some(Finish::Stopped)
+    }
+
+    /// Draws tokens from rows of logits as long as guesses are right: how many were, and why it
+    /// ended if it did.
+    pub fn draw(
+        &mut self,
+        sampler: &mut Sampler,
+        logits: &[f32],
+        guesses: &[u32],
+        now: Duration,
+    ) -> (usize, Result<Option<Finish>, Failure>) {
+        let width = logits.len() / (guesses.len() + 1);
+        let mut right = 0;
+        if let Some(finish) = self.limit() {
+            return (right, Ok(Some(finish)));
+        }
+        loop {
+            let row = &logits[right * width..(right + 1) * width];
+            let id = match self.sample(sampler, row) {
+                Ok(sampled) => self.give(sampled, now),
+                Err(error) => return (right, Err(error)),
+            };
+            let (id, control) = id;
+            let hit = guesses.get(right) == Some(&id);
+            right += usize::from(hit);
+            self.stats.speculation.accepted += usize::from(hit);
+            let finish = if self.request.what.stop.contains(&id) {
+                Some(Finish::StopToken(id))
+            } else if control == Control::Stop {
+                Some(Finish::Stopped)
+            } else {
+                self.limit()
+            };
+            if finish.is_some() || !hit {
+                return (right, Ok(finish));
+            }
+        }
+    }
+
+    fn sample(&self, sampler: &mut Sampler, row: &[f32]) -> Result<Sampled, Failure> {
+        let (what, position) = (&self.request.what, self.timeline.len());
+        if what.adjust.is_off() {
+            return Ok(sampler.sample(row, &what.settings, what.seed, position)?);
+        }
+        let mut row = row.to_vec();
+        what.adjust.apply(&mut row, &self.counts);
+        Ok(sampler.sample(&row, &what.settings, what.seed, position)?)
+    }
+
+    fn give(&mut self, sampled: Sampled, now: Duration) -> (u32, Control) {
+        let Sampled { token: id, logprob, top } = sampled;
+        let token = Token { id, position: self.timeline.len(), logprob, top };
+        self.timeline.push(id);
+        self.counts.add(id);
+        self.stats.tokens += 1;
+        match self.last_token {
+            None => self.stats.reading = now.saturating_sub(self.admitted),
+            Some(last) => self.stats.gap_max = self.stats.gap_max.max(now.saturating_sub(last)),
+        }
+        self.last_token = Some(now);
+        (id, (self.sink)(Event::Token(token)))
+    }
+
+    /// Why no further token may be given.
+    fn limit(&self) -> Option<Finish> {
+        if self.request.what.tokens_max.is_some_and(|most| self.stats.tokens >= most) {
+            Some(Finish::TokensMax)
+        } else if self.timeline.len() >= self.context {
+            Some(Finish::Context)
+        } else {
+            None
+        }
+    }
+
+    /// Guesses that may follow its next token.
+    pub fn guesses_max(&self) -> usize {
+        let room = self.context - self.timeline.len();
+        let left = self.request.what.tokens_max.map_or(usize::MAX, |most| most - self.stats.tokens);
+        room.min(left).saturating_sub(1)
+    }
+}

@@ -1,0 +1,569 @@
+//! The scheduler itself: a machine that takes one turn after the other.
+
+use super::active::{Active, Item};
+use super::clock::Clock;
+use super::pacer::Pacer;
+use super::request::{Event, Failure, Request, RequestId, Sink, Stats};
+use super::source::{Facts, Rows, Source, Work};
+use crate::draft::Pace;
+use crate::sampler::{Counts, Sampler};
+use crate::{Control, Error, Finish, Speculation};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Side requests that may pass the same waiting one.
+const SIDE_PASSES_MAX: usize = 4;
+
+/// What a scheduler may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most sessions at a time; at least one row of a step is left for prompts, so no more than
+    /// the rows of a step less one.
+    pub sessions: usize,
+    /// Most requests that wait.
+    pub queue: usize,
+    /// Most memory of all sessions, in bytes.
+    pub session_bytes: u64,
+    /// Most tokens of a session; planned for a request that names no limit.
+    pub context: usize,
+    /// Longest step where no answer runs.
+    pub step: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            sessions: 8,
+            queue: 256,
+            session_bytes: 4 << 30,
+            context: usize::MAX,
+            step: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What a scheduler is doing, and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Requests that wait.
+    pub queued: usize,
+    /// Requests with a session.
+    pub running: usize,
+    /// Memory planned for those, in bytes.
+    pub session_bytes: u64,
+    /// Steps so far.
+    pub steps: u64,
+    /// Rows of prompts in them.
+    pub prompt_rows: u64,
+    /// Rows of answers, guesses included.
+    pub answer_rows: u64,
+}
+
+struct Waiting {
+    id: RequestId,
+    request: Request,
+    sink: Sink,
+    received: Duration,
+    context: usize,
+    bytes: u64,
+    passed: usize,
+    told: usize,
+}
+
+/// Requests on one source. It owns the source, and does nothing but in [`Scheduler::turn`].
+pub struct Scheduler<S: Source> {
+    source: S,
+    facts: Facts,
+    clock: Box<dyn Clock>,
+    limits: Limits,
+    sampler: Sampler,
+    pacer: Pacer,
+    queue: VecDeque<Waiting>,
+    active: Vec<Active<S::Session>>,
+    /// After a step of several failed, each of these is tried alone.
+    suspects: VecDeque<RequestId>,
+    turns: u64,
+    status: Arc<Mutex<Status>>,
+    done: Status,
+}
+
+impl<S: Source> Scheduler<S> {
+    /// A scheduler without requests.
+    pub fn new(source: S, clock: Box<dyn Clock>, limits: Limits) -> Self {
+        let facts = source.facts();
+        let sessions = limits.sessions.min(facts.step_rows.saturating_sub(1)).max(1);
+        let context = limits.context.min(facts.context);
+        let limits = Limits { sessions, context, ..limits };
+        Scheduler {
+            source,
+            facts,
+            clock,
+            limits,
+            sampler: Sampler::default(),
+            pacer: Pacer::new(limits.step),
+            queue: VecDeque::new(),
+            active: Vec::new(),
+            suspects: VecDeque::new(),
+            turns: 0,
+            status: Arc::default(),
+            done: Status::default(),
+        }
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let session_bytes = self.active.iter().map(|a| a.bytes).sum();
+        Status { queued: self.queue.len(), running: self.active.len(), session_bytes, ..self.done }
+    }
+
+    pub(super) fn shared_status(&self) -> Arc<Mutex<Status>> {
+        self.status.clone()
+    }
+
+    /// Where tokens come from.
+    #[must_use]
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// Ends all requests, and gives the source back.
+    pub fn stop(mut self) -> S {
+        for mut waiting in self.queue.drain(..) {
+            (waiting.sink)(Event::Failed(Failure::Stopped));
+        }
+        for mut active in self.active.drain(..) {
+            (active.sink)(Event::Failed(Failure::Stopped));
+            self.source.close(active.session);
+        }
+        self.source
+    }
+
+    /// Takes a request into the queue, or refuses it; either is told to the sink.
+    pub fn submit(&mut self, id: RequestId, request: Request, mut sink: Sink) {
+        match self.check(&request) {
+            Err(failure) => {
+                sink(Event::Failed(failure));
+            }
+            Ok((context, bytes)) => {
+                let (received, ahead) = (self.clock.now(), self.queue.len());
+                if sink(Event::Queued { ahead }) == Control::Stop {
+                    request.cancel.raise();
+                }
+                let (passed, told) = (0, ahead);
+                self.queue.push_back(Waiting {
+                    id,
+                    request,
+                    sink,
+                    received,
+                    context,
+                    bytes,
+                    passed,
+                    told,
+                });
+            }
+        }
+        self.publish();
+    }
+
+    /// Ends a request before the next step.
+    pub fn cancel(&mut self, id: RequestId) {
+        let waiting = self.queue.iter().filter(|w| w.id == id).map(|w| &w.request);
+        let active = self.active.iter().filter(|a| a.id == id).map(|a| &a.request);
+        waiting.chain(active).for_each(|request| request.cancel.raise());
+    }
+
+    /// Tokens and bytes that a request needs, if it can be answered at all.
+    fn check(&self, request: &Request) -> Result<(usize, u64), Failure> {
+        let (what, prompt) = (&request.what, &request.prompt);
+        what.settings.check()?;
+        what.adjust.check(self.facts.vocabulary)?;
+        if prompt.is_empty() {
+            return Err(Error::Empty("generate").into());
+        }
+        if what.speculation == Speculation::Mtp && !self.facts.drafter {
+            return Err(Error::NoDrafter.into());
+        }
+        let vocabulary = self.facts.vocabulary;
+        if let Some(&token) = prompt.iter().find(|&&t| t as usize >= vocabulary) {
+            return Err(Error::from(ironstar_model::Error::Token { token, vocabulary }).into());
+        }
+        let most = self.limits.context;
+        if prompt.len() > most {
+            let (wanted, context) = (prompt.len(), most);
+            return Err(Error::from(ironstar_model::Error::Context { wanted, context }).into());
+        }
+        let context = what.tokens_max.map_or(most, |t| prompt.len().saturating_add(t).min(most));
+        let (needed, budget) = (self.source.session_bytes(context), self.limits.session_bytes);
+        if needed > budget {
+            return Err(Failure::Memory { context, needed, budget });
+        }
+        if self.queue.len() >= self.limits.queue {
+            let (waiting, most) = (self.queue.len(), self.limits.queue);
+            return Err(Failure::QueueFull { waiting, most });
+        }
+        Ok((context, needed))
+    }
+
+    /// Ends what is cancelled or late, admits what fits, and makes one step of all rows. False if
+    /// there was nothing to do: nothing waits and nothing runs.
+    pub fn turn(&mut self) -> bool {
+        self.turns += 1;
+        self.sweep();
+        self.admit();
+        self.step();
+        self.publish();
+        !(self.queue.is_empty() && self.active.is_empty())
+    }
+
+    fn publish(&self) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = self.status();
+    }
+
+    fn sweep(&mut self) {
+        let now = self.clock.now();
+        for waiting in std::mem::take(&mut self.queue) {
+            match verdict(&waiting.request, waiting.received, now, 0) {
+                None => self.queue.push_back(waiting),
+                Some(outcome) => {
+                    let prompt = waiting.request.prompt.len();
+                    let queued = now.saturating_sub(waiting.received);
+                    tell(waiting.sink, outcome, Stats { prompt, queued, ..Stats::default() });
+                }
+            }
+        }
+        for index in (0..self.active.len()).rev() {
+            let active = &self.active[index];
+            let tokens = active.stats.tokens;
+            if let Some(outcome) = verdict(&active.request, active.received, now, tokens) {
+                self.finish(index, outcome);
+            }
+        }
+    }
+
+    /// Ends an active request: tells it, and frees its session.
+    fn finish(&mut self, index: usize, outcome: Result<Finish, Failure>) {
+        let active = self.active.remove(index);
+        let now = self.clock.now();
+        let mut stats = active.stats;
+        match active.last_token {
+            None => stats.reading = now.saturating_sub(active.admitted),
+            Some(_) => {
+                let since = active.admitted + stats.reading;
+                stats.answering = now.saturating_sub(since);
+            }
+        }
+        // After a panic nothing of the session is touched again.
+        let healthy = !matches!(outcome, Err(Failure::Panic(_)));
+        tell(active.sink, outcome, stats);
+        self.suspects.retain(|id| *id != active.id);
+        if healthy {
+            self.source.close(active.session);
+        }
+    }
+
+    /// Opens sessions in the order of the queue, as long as there is room.
+    fn admit(&mut self) {
+        while let Some(at) = self.next_waiting() {
+            for waiting in self.queue.iter_mut().take(at) {
+                waiting.passed += 1;
+            }
+            let Some(waiting) = self.queue.remove(at) else { return };
+            self.open(waiting);
+        }
+        for (ahead, waiting) in self.queue.iter_mut().enumerate() {
+            if waiting.told != ahead {
+                waiting.told = ahead;
+                if (waiting.sink)(Event::Queued { ahead }) == Control::Stop {
+                    waiting.request.cancel.raise();
+                }
+            }
+        }
+    }
+
+    /// The first in the queue if it fits, else the first side request that fits and may pass.
+    fn next_waiting(&self) -> Option<usize> {
+        let used: u64 = self.active.iter().map(|a| a.bytes).sum();
+        let sides = self.active.iter().filter(|a| a.request.side).count();
+        let memory = |w: &Waiting| used.saturating_add(w.bytes) <= self.limits.session_bytes;
+        let head = self.queue.front()?;
+        let room = self.active.len() < self.limits.sessions;
+        if room && memory(head) {
+            return Some(0);
+        }
+        // One more than the sessions, so that a title does not wait for a long answer's end.
+        let side_room = self.active.len() < (self.limits.sessions + 1).min(self.rows_less_one());
+        if sides > 0 || !side_room {
+            return None;
+        }
+        let may_pass = self.queue.iter().take_while(|w| w.passed < SIDE_PASSES_MAX).count();
+        let within = self.queue.iter().take(may_pass + 1);
+        within.enumerate().find(|(_, w)| w.request.side && memory(w)).map(|(at, _)| at)
+    }
+
+    fn rows_less_one(&self) -> usize {
+        self.facts.step_rows.saturating_sub(1).max(1)
+    }
+
+    fn open(&mut self, waiting: Waiting) {
+        let Waiting { id, request, mut sink, received, context, bytes, .. } = waiting;
+        let now = self.clock.now();
+        let mut stats = Stats { prompt: request.prompt.len(), ..Stats::default() };
+        stats.queued = now.saturating_sub(received);
+        let session = match guarded(|| self.source.open(context, &request.prompt)) {
+            Ok(session) => session,
+            Err(failure) => return tell(sink, Err(failure), stats),
+        };
+        let position = self.source.position(&session);
+        stats.reused = position;
+        if sink(Event::Progress { done: position, total: stats.prompt }) == Control::Stop {
+            request.cancel.raise();
+        }
+        let what = &request.what;
+        let how = match what.speculation {
+            Speculation::Auto if !self.facts.drafter => Speculation::Off,
+            how => how,
+        };
+        let counts = if what.adjust.has_penalties() {
+            Counts::of_prompt(&request.prompt)
+        } else {
+            Counts::default()
+        };
+        let mut active = Active {
+            id,
+            timeline: request.prompt.clone(),
+            request,
+            sink,
+            session,
+            context,
+            bytes,
+            how,
+            pace: Pace::default(),
+            counts,
+            stats,
+            received,
+            admitted: now,
+            last_token: None,
+            last_slice: self.turns,
+        };
+        let whole = self.source.logits(&active.session).map(<[f32]>::to_vec);
+        let whole = whole.filter(|_| position == active.timeline.len());
+        let drawn = match whole.filter(|_| !active.request.cancel.is_raised()) {
+            Some(logits) => active.draw(&mut self.sampler, &logits, &[], now).1,
+            None => Ok(None),
+        };
+        self.active.push(active);
+        let last = self.active.len() - 1;
+        match drawn {
+            Ok(None) => {}
+            Ok(Some(finish)) => self.finish(last, Ok(finish)),
+            Err(failure) => self.finish(last, Err(failure)),
+        }
+    }
+
+    /// One step of all rows that [`Scheduler::compose`] chose.
+    fn step(&mut self) {
+        let start = self.clock.now();
+        let (items, failures) = self.compose();
+        let mut ends: Vec<(usize, Result<Finish, Failure>)> =
+            failures.into_iter().map(|(index, failure)| (index, Err(failure))).collect();
+        if !items.is_empty() {
+            match self.evaluate(&items) {
+                Ok(logits) => ends.extend(self.settle(&items, &logits, start)),
+                Err(failure) => ends.extend(self.failed(&items, failure)),
+            }
+        }
+        ends.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
+        for (index, outcome) in ends {
+            self.finish(index, outcome);
+        }
+    }
+
+    /// The rows of the next step, in the order of the active requests, and who could not guess.
+    fn compose(&mut self) -> (Vec<Item>, Vec<(usize, Failure)>) {
+        let alone = self.suspects.front().copied();
+        let (mut answers, mut readers) = (Vec::new(), Vec::new());
+        for (index, active) in self.active.iter().enumerate() {
+            if alone.is_some_and(|id| id != active.id) {
+                continue;
+            }
+            let position = self.source.position(&active.session);
+            if active.is_reading(position) {
+                readers.push((active.last_slice, active.id, index, position));
+            } else {
+                answers.push(index);
+            }
+        }
+        readers.sort_unstable();
+        let spare = self.facts.step_rows.saturating_sub(answers.len());
+        let guesses = if readers.is_empty() { spare } else { 0 };
+        let (mut items, failures) = self.answer_rows(&answers, guesses);
+        let mut left =
+            if readers.is_empty() { 0 } else { self.pacer.slice(answers.len()).min(spare) };
+        for (_, _, index, position) in readers {
+            let active = &mut self.active[index];
+            let waiting = &active.timeline[position..];
+            let rows = waiting.len().min(left);
+            if rows == 0 {
+                break;
+            }
+            left -= rows;
+            let (tokens, draws) = (waiting[..rows].to_vec(), rows == waiting.len());
+            active.last_slice = self.turns;
+            items.push(Item { index, tokens, guesses: 0, draws, reads: true });
+        }
+        items.sort_by_key(|item| item.index);
+        (items, failures)
+    }
+
+    /// One row of each answer, and guesses where there is room for them.
+    fn answer_rows(
+        &mut self,
+        answers: &[usize],
+        mut room: usize,
+    ) -> (Vec<Item>, Vec<(usize, Failure)>) {
+        let lone = self.active.len() == 1;
+        let (mut items, mut failures) = (Vec::new(), Vec::new());
+        for &index in answers {
+            let active = &mut self.active[index];
+            let Some(&last) = active.timeline.last() else { continue };
+            // Which of several sessions gains by guessing cannot be told from common steps.
+            let wants = match active.how {
+                Speculation::Off => false,
+                Speculation::Auto => lone && active.pace.should_guess(),
+                Speculation::Mtp | Speculation::Lookup => true,
+            };
+            let most = if wants { active.guesses_max().min(room) } else { 0 };
+            let (source, how) = (&mut self.source, active.how);
+            let guessed = if most == 0 {
+                Ok(Vec::new())
+            } else {
+                guarded(|| source.guess(&mut active.session, last, how, most))
+            };
+            match guessed {
+                Err(failure) => failures.push((index, failure)),
+                Ok(guesses) => {
+                    room -= guesses.len();
+                    active.stats.speculation.steps += 1;
+                    active.stats.speculation.drafted += guesses.len();
+                    let tokens = [&[last], &guesses[..]].concat();
+                    let guesses = guesses.len();
+                    items.push(Item { index, tokens, guesses, draws: true, reads: false });
+                }
+            }
+        }
+        (items, failures)
+    }
+
+    fn evaluate(&mut self, items: &[Item]) -> Result<Vec<f32>, Failure> {
+        let mut left = items.iter().peekable();
+        let mut work = Vec::with_capacity(items.len());
+        for (index, active) in self.active.iter_mut().enumerate() {
+            let Some(item) = left.next_if(|item| item.index == index) else { continue };
+            let logits = match (item.draws, item.reads) {
+                (false, _) => Rows::None,
+                (true, true) => Rows::Last,
+                (true, false) => Rows::All,
+            };
+            work.push(Work { session: &mut active.session, tokens: &item.tokens, logits });
+        }
+        let source = &mut self.source;
+        guarded(|| source.step(&mut work))
+    }
+
+    fn settle(
+        &mut self,
+        items: &[Item],
+        mut logits: &[f32],
+        start: Duration,
+    ) -> Vec<(usize, Result<Finish, Failure>)> {
+        let (mut ends, mut answers, mut prompt_rows, mut guesses) = (Vec::new(), 0, 0, 0);
+        let lone = self.active.len() == 1;
+        let now = self.clock.now();
+        for item in items {
+            let wanted = if item.draws { item.guesses + 1 } else { 0 };
+            let (rows, rest) = logits.split_at(wanted * self.facts.vocabulary);
+            logits = rest;
+            let active = &mut self.active[item.index];
+            let before = active.stats.tokens;
+            let (source, sampler) = (&mut self.source, &mut self.sampler);
+            match guarded(|| Ok(active.settle((source, sampler), item, rows, now))) {
+                Ok(Ok(None)) => {}
+                Ok(Ok(Some(finish))) => ends.push((item.index, Ok(finish))),
+                Ok(Err(failure)) | Err(failure) => ends.push((item.index, Err(failure))),
+            }
+            self.suspects.retain(|id| *id != active.id);
+            if item.reads {
+                prompt_rows += item.tokens.len();
+            } else {
+                (answers, guesses) = (answers + 1, guesses + item.guesses);
+            }
+            if lone && !item.reads && item.guesses > 0 {
+                active.pace.guessing_step(now.saturating_sub(start), active.stats.tokens - before);
+            } else if lone && !item.reads && !active.pace.should_guess() {
+                active.pace.plain_step(now.saturating_sub(start));
+            }
+        }
+        if guesses == 0 {
+            self.pacer.observe(answers, prompt_rows, self.clock.now().saturating_sub(start));
+        }
+        self.done.steps += 1;
+        self.done.prompt_rows += prompt_rows as u64;
+        self.done.answer_rows += (answers + guesses) as u64;
+        ends
+    }
+
+    /// A step of several that failed is tried again one by one, so that only who is to blame ends.
+    /// After a panic all are lost: nobody knows what it left behind.
+    fn failed(
+        &mut self,
+        items: &[Item],
+        failure: Failure,
+    ) -> Vec<(usize, Result<Finish, Failure>)> {
+        if let Failure::Panic(text) = &failure {
+            let lost = |item: &Item| (item.index, Err(Failure::Panic(text.clone())));
+            return items.iter().map(lost).collect();
+        }
+        if let [item] = items {
+            return vec![(item.index, Err(failure))];
+        }
+        self.suspects = items.iter().map(|item| self.active[item.index].id).collect();
+        Vec::new()
+    }
+}
+
+/// Whether a request must end, and how.
+fn verdict(
+    request: &Request,
+    received: Duration,
+    now: Duration,
+    tokens: usize,
+) -> Option<Result<Finish, Failure>> {
+    if request.cancel.is_raised() {
+        return Some(Ok(Finish::Cancelled));
+    }
+    let limit = request.deadline?;
+    let over = now.saturating_sub(received) >= limit;
+    over.then_some(Err(Failure::Deadline { limit_ms: limit.as_millis(), tokens }))
+}
+
+fn tell(mut sink: Sink, outcome: Result<Finish, Failure>, stats: Stats) {
+    sink(match outcome {
+        Ok(finish) => Event::Done { finish, stats },
+        Err(failure) => Event::Failed(failure),
+    });
+}
+
+/// The one place where panics of the engine end: the request is given up, the process lives.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Failure> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => Ok(result?),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(Failure::Panic(text.unwrap_or_else(|| "no text".to_owned())))
+        }
+    }
+}

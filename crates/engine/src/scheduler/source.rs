@@ -1,0 +1,199 @@
+//! What a scheduler takes tokens from: a model, or a script in its place.
+
+use crate::{Engine, Error, Session, Speculation, draft};
+use ironstar_device::{Span, Step};
+use ironstar_model::{LogitsFor, Model, State};
+
+/// What a scheduler must know of a source; it does not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Tokens that there are.
+    pub vocabulary: usize,
+    /// Most tokens of a session.
+    pub context: usize,
+    /// Most rows of a step.
+    pub step_rows: usize,
+    /// Whether [`Source::guess`] knows more than repeats of the text.
+    pub drafter: bool,
+}
+
+/// Which rows of a piece of work need logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// None: a prompt goes on.
+    None,
+    /// The last.
+    Last,
+    /// Every one: a token and guesses after it.
+    All,
+}
+
+/// Consecutive tokens of one session in a step.
+#[derive(Debug)]
+pub struct Work<'a, S> {
+    /// Whose they are.
+    pub session: &'a mut S,
+    /// Tokens after the session's position, at least one.
+    pub tokens: &'a [u32],
+    /// Which of them need logits.
+    pub logits: Rows,
+}
+
+/// Sessions that move in common steps. A trait because a server's tests must run without weights:
+/// the engine and [`super::scripted::Script`] implement it.
+pub trait Source {
+    /// One timeline of evaluated tokens.
+    type Session;
+
+    /// What it is.
+    fn facts(&self) -> Facts;
+
+    /// Memory of a session with room for so many tokens.
+    fn session_bytes(&self, context: usize) -> u64;
+
+    /// A new session, as far on the way to these tokens as is possible without evaluating.
+    fn open(&mut self, context: usize, tokens: &[u32]) -> Result<Self::Session, Error>;
+
+    /// How many tokens a session has evaluated and kept.
+    fn position(&self, session: &Self::Session) -> usize;
+
+    /// Logits of what follows its position, if they are there; always, where `open` went the whole
+    /// way.
+    fn logits<'s>(&self, session: &'s Self::Session) -> Option<&'s [f32]>;
+
+    /// Guesses of what follows `next`, the token after the position; changes nothing.
+    fn guess(
+        &mut self,
+        session: &mut Self::Session,
+        next: u32,
+        how: Speculation,
+        most: usize,
+    ) -> Result<Vec<u32>, Error>;
+
+    /// Evaluates all rows at once and gives the logits that are wanted, one row behind the other.
+    /// Positions stay; after a failure they may be lower than before.
+    fn step(&mut self, work: &mut [Work<'_, Self::Session>]) -> Result<Vec<f32>, Error>;
+
+    /// Keeps the first tokens of a session's last step; `logits` are those of the last one kept.
+    fn keep(
+        &mut self,
+        session: &mut Self::Session,
+        tokens: &[u32],
+        logits: Option<&[f32]>,
+    ) -> Result<(), Error>;
+
+    /// The end of a prompt: a place that others may start from.
+    fn mark(&mut self, session: &mut Self::Session) -> Result<(), Error>;
+
+    /// Ends a session and frees its memory. What can be kept of it for others is.
+    fn close(&mut self, session: Self::Session);
+}
+
+impl Source for Engine {
+    type Session = Session;
+
+    fn facts(&self) -> Facts {
+        Facts {
+            vocabulary: self.model.shape().vocabulary,
+            context: self.model.shape().context,
+            step_rows: self.options.step_rows.min(self.model.options().step_rows_max),
+            drafter: self.model.has_drafter(),
+        }
+    }
+
+    fn session_bytes(&self, context: usize) -> u64 {
+        let (shape, options) = (self.model.shape(), self.model.options());
+        let plan = Model::memory_plan(shape, context, options, self.model.has_drafter());
+        // Scratch belongs to the model and is there once.
+        plan.iter().filter(|line| line.what != "scratch").map(|line| line.bytes).sum()
+    }
+
+    fn open(&mut self, context: usize, tokens: &[u32]) -> Result<Session, Error> {
+        let mut session = self.session(context)?;
+        session.check_tokens(self, tokens)?;
+        session.reach(self, tokens, tokens.len())?;
+        Ok(session)
+    }
+
+    fn position(&self, session: &Session) -> usize {
+        session.position()
+    }
+
+    fn logits<'s>(&self, session: &'s Session) -> Option<&'s [f32]> {
+        session.logits()
+    }
+
+    fn guess(
+        &mut self,
+        session: &mut Session,
+        next: u32,
+        how: Speculation,
+        most: usize,
+    ) -> Result<Vec<u32>, Error> {
+        session.timeline.push(next);
+        let guesses = draft::guess(session, self, how, most);
+        session.timeline.pop();
+        guesses
+    }
+
+    fn step(&mut self, work: &mut [Work<'_, Session>]) -> Result<Vec<f32>, Error> {
+        let (mut tokens, mut spans, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        for item in work.iter() {
+            let rows = tokens.len()..tokens.len() + item.tokens.len();
+            match item.logits {
+                Rows::None => {}
+                Rows::Last => wanted.push(rows.end - 1),
+                Rows::All => wanted.extend(rows.clone()),
+            }
+            tokens.extend_from_slice(item.tokens);
+            spans.push(Span { rows, position: item.session.position() });
+        }
+        let mut states: Vec<&mut State> =
+            work.iter_mut().map(|item| item.session.state_mut()).collect();
+        let step = Step { tokens, spans };
+        let made = self.step_of(&step, &mut states, LogitsFor::Rows(&wanted), LogitsFor::None);
+        match made {
+            Ok(output) => Ok(output.logits.values().to_vec()),
+            Err(error) => {
+                for item in work {
+                    item.session.recover();
+                    let position = item.session.position();
+                    item.session.timeline.truncate(position);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn keep(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        logits: Option<&[f32]>,
+    ) -> Result<(), Error> {
+        let before = session.position();
+        session.keep(self, tokens.len())?;
+        session.timeline.extend_from_slice(tokens);
+        if let Some(logits) = logits {
+            session.logits.clear();
+            session.logits.extend_from_slice(logits);
+            session.logits_at = session.position();
+        }
+        let spacing = self.options.checkpoint_spacing;
+        if before / spacing != session.position() / spacing {
+            session.checkpoint(self)?;
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, session: &mut Session) -> Result<(), Error> {
+        session.checkpoint_if_far(self)
+    }
+
+    fn close(&mut self, mut session: Session) {
+        // A checkpoint that cannot be taken is only a chance lost; nobody waits for it.
+        let _lost = session.checkpoint_if_far(self);
+        drop(session);
+        self.free_dropped();
+    }
+}
