@@ -192,13 +192,21 @@ impl Vector<'_> {
         let (sink, (at, _)) = (&self.part.sink, self.input(input));
         // SAFETY: the machine has `S`; `put` gets planes that the sink has; the shards are there.
         unsafe {
-            let shard = |at: usize| shards[at].assume_init();
-            let pair = |at: usize| S::add_f32(shard(at), shard(at + 1));
-            let half = |at: usize| S::add_f32(pair(at), pair(at + 2));
+            let s = shards.as_ptr().cast::<[S::F; SHARDS]>().read();
+            // Written out: a closure would not have the instruction set, so that its calls stay calls.
+            let low = S::add_f32(S::add_f32(s[0], s[1]), S::add_f32(s[2], s[3]));
+            let high = S::add_f32(S::add_f32(s[4], s[5]), S::add_f32(s[6], s[7]));
             match sink.planes {
-                1 => self.put::<S>(at, 0, S::add_f32(half(0), half(4))),
-                2 => (0..2).for_each(|plane| self.put::<S>(at, plane, half(plane * 4))),
-                _ => (0..SHARDS).for_each(|plane| self.put::<S>(at, plane, shard(plane))),
+                1 => self.put::<S>(at, 0, S::add_f32(low, high)),
+                2 => {
+                    self.put::<S>(at, 0, low);
+                    self.put::<S>(at, 1, high);
+                }
+                _ => {
+                    for (plane, shard) in s.into_iter().enumerate() {
+                        self.put::<S>(at, plane, shard);
+                    }
+                }
             }
         }
     }
@@ -358,9 +366,10 @@ unsafe fn float_rows<'a, S: Simd, F: FloatFormat, const R: usize>(
                 }
             }
             for (to, a) in to.iter_mut().zip(&acc) {
-                let pair = |i: usize| S::add_f32(a[i], a[i + 1]);
-                let low = S::add_f32(pair(0), pair(2));
-                to[shard].write(S::add_f32(low, S::add_f32(pair(4), pair(6))));
+                // Written out, as in `emit`.
+                let low = S::add_f32(S::add_f32(a[0], a[1]), S::add_f32(a[2], a[3]));
+                let high = S::add_f32(S::add_f32(a[4], a[5]), S::add_f32(a[6], a[7]));
+                to[shard].write(S::add_f32(low, high));
             }
         }
     }
