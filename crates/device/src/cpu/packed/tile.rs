@@ -193,7 +193,8 @@ impl Vector<'_> {
         // SAFETY: the machine has `S`; `put` gets planes that the sink has; the shards are there.
         unsafe {
             let s = shards.as_ptr().cast::<[S::F; SHARDS]>().read();
-            // Written out: a closure would not have the instruction set, so that its calls stay calls.
+            // Written out: a closure would not have the instruction set, so that its calls stay
+            // calls.
             let low = S::add_f32(S::add_f32(s[0], s[1]), S::add_f32(s[2], s[3]));
             let high = S::add_f32(S::add_f32(s[4], s[5]), S::add_f32(s[6], s[7]));
             match sink.planes {
