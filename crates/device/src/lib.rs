@@ -23,7 +23,7 @@ mod sample;
 pub use args::*;
 pub use cpu::{Cpu, CpuConfig, Isa};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
-pub use sample::{WEIGHT_BITS, WEIGHTS_MAX, exp_weights};
+pub use sample::{LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights, weights_from};
 
 /// Why a backend could not do what was asked.
 #[derive(Debug, thiserror::Error)]

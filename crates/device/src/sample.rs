@@ -1,4 +1,5 @@
-//! The one float step of sampling: logits to whole-number weights, on the host.
+//! The float steps of sampling, on the host: the largest logits, logits to whole-number weights,
+//! and sums over those from a logit up.
 //!
 //! A weight is `rne(2^44 e^((logit - max) * scale))`, with e^x computed from f64 products and sums
 //! in the order written here and nothing else (no fused steps, no library call), so that every
@@ -13,6 +14,18 @@ pub const WEIGHT_BITS: u32 = 44;
 /// Most logits that may be weighed at once, so that no sum of weights overflows.
 pub const WEIGHTS_MAX: usize = 1 << 19;
 
+/// Logits of a block, for which one maximum and one sum are kept.
+pub const LOGIT_BLOCK: usize = 64;
+
+/// Writes the largest logit of each block and says whether all logits are numbers or -inf.
+///
+/// # Panics
+/// When there is not one maximum a block.
+pub fn block_maxima(logits: &[f32], maxima: &mut [f32]) -> bool {
+    assert_eq!(logits.len().div_ceil(LOGIT_BLOCK), maxima.len(), "one maximum a block");
+    on(Isa::best(), Maxima { logits, maxima })
+}
+
 /// Writes a weight for each logit and returns their sum. `max` is the largest logit, finite; the
 /// others are at most that or negative infinity, which weighs nothing. `scale` is finite and not
 /// negative.
@@ -22,42 +35,147 @@ pub const WEIGHTS_MAX: usize = 1 << 19;
 pub fn exp_weights(logits: &[f32], max: f32, scale: f64, weights: &mut [u64]) -> u64 {
     assert_eq!(logits.len(), weights.len(), "one weight a logit");
     assert!(logits.len() <= WEIGHTS_MAX, "sums of weights fit 64 bits");
-    run(Isa::best(), logits, max, scale, weights)
+    on(Isa::best(), Weigh { logits, max, scale, weights })
 }
 
-fn run(isa: Isa, logits: &[f32], max: f32, scale: f64, weights: &mut [u64]) -> u64 {
+/// Tokens with logits from `least` up: writes their weight in each block, and returns how many they
+/// are and their weight. Blocks whose maximum is below `least` are not looked at.
+///
+/// # Panics
+/// When the lengths do not fit.
+pub fn weights_from(
+    logits: &[f32],
+    weights: &[u64],
+    maxima: &[f32],
+    least: f32,
+    sums: &mut [u64],
+) -> (usize, u64) {
+    assert_eq!(logits.len(), weights.len(), "one weight a logit");
+    assert_eq!(logits.len().div_ceil(LOGIT_BLOCK), maxima.len(), "one maximum a block");
+    assert_eq!(maxima.len(), sums.len(), "one sum a block");
+    on(Isa::best(), Sums { logits, weights, maxima, least, sums })
+}
+
+/// A loop that is compiled again for each instruction set: `run` is always inlined.
+trait Work {
+    type Out;
+    fn run(self) -> Self::Out;
+}
+
+fn on<W: Work>(isa: Isa, work: W) -> W::Out {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: callers pass sets that the machine has: `Isa::best`, in tests `Isa::available`.
-        Isa::Avx2 => unsafe { avx2(logits, max, scale, weights) },
+        Isa::Avx2 => unsafe { avx2(work) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512 => unsafe { avx512(logits, max, scale, weights) },
-        _ => weigh(logits, max, scale, weights),
+        Isa::Avx512 => unsafe { avx512(work) },
+        _ => work.run(),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn avx2(logits: &[f32], max: f32, scale: f64, weights: &mut [u64]) -> u64 {
-    weigh(logits, max, scale, weights)
+fn avx2<W: Work>(work: W) -> W::Out {
+    work.run()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl")]
-fn avx512(logits: &[f32], max: f32, scale: f64, weights: &mut [u64]) -> u64 {
-    weigh(logits, max, scale, weights)
+fn avx512<W: Work>(work: W) -> W::Out {
+    work.run()
 }
 
-#[inline(always)]
-fn weigh(logits: &[f32], max: f32, scale: f64, weights: &mut [u64]) -> u64 {
-    let max = f64::from(max);
-    let mut sum = 0u64;
-    for (weight, &logit) in weights.iter_mut().zip(logits) {
-        *weight = weight_of((f64::from(logit) - max) * scale);
-        sum = sum.wrapping_add(*weight);
+struct Maxima<'a> {
+    logits: &'a [f32],
+    maxima: &'a mut [f32],
+}
+
+impl Work for Maxima<'_> {
+    type Out = bool;
+
+    #[inline(always)]
+    fn run(self) -> bool {
+        const LANES: usize = 16;
+        let mut wrong = [0u32; LANES];
+        for (out, block) in self.maxima.iter_mut().zip(self.logits.chunks(LOGIT_BLOCK)) {
+            let mut max = [f32::NEG_INFINITY; LANES];
+            let (rows, rest) = block.as_chunks::<LANES>();
+            let mut last = [f32::NEG_INFINITY; LANES];
+            last[..rest.len()].copy_from_slice(rest);
+            for row in rows.iter().chain([&last]) {
+                for lane in 0..LANES {
+                    max[lane] = if row[lane] > max[lane] { row[lane] } else { max[lane] };
+                    wrong[lane] |=
+                        u32::from(row[lane].is_nan()) | u32::from(row[lane] == f32::INFINITY);
+                }
+            }
+            for half in [8, 4, 2, 1] {
+                for lane in 0..half {
+                    let other = max[lane + half];
+                    max[lane] = if other > max[lane] { other } else { max[lane] };
+                }
+            }
+            *out = max[0];
+        }
+        wrong.iter().all(|w| *w == 0)
     }
-    sum
+}
+
+struct Weigh<'a> {
+    logits: &'a [f32],
+    max: f32,
+    scale: f64,
+    weights: &'a mut [u64],
+}
+
+impl Work for Weigh<'_> {
+    type Out = u64;
+
+    #[inline(always)]
+    fn run(self) -> u64 {
+        let max = f64::from(self.max);
+        let mut sum = 0u64;
+        for (weight, &logit) in self.weights.iter_mut().zip(self.logits) {
+            *weight = weight_of((f64::from(logit) - max) * self.scale);
+            sum = sum.wrapping_add(*weight);
+        }
+        sum
+    }
+}
+
+struct Sums<'a> {
+    logits: &'a [f32],
+    weights: &'a [u64],
+    maxima: &'a [f32],
+    least: f32,
+    sums: &'a mut [u64],
+}
+
+impl Work for Sums<'_> {
+    type Out = (usize, u64);
+
+    #[inline(always)]
+    fn run(self) -> (usize, u64) {
+        let (mut count, mut sum) = (0, 0);
+        let blocks = self.logits.chunks(LOGIT_BLOCK).zip(self.weights.chunks(LOGIT_BLOCK));
+        for ((out, &max), (logits, weights)) in self.sums.iter_mut().zip(self.maxima).zip(blocks) {
+            *out = 0;
+            if max < self.least {
+                continue;
+            }
+            let (mut here, mut weight_here) = (0u64, 0u64);
+            for (&logit, &weight) in logits.iter().zip(weights) {
+                let mask = if logit >= self.least { u64::MAX } else { 0 };
+                here += mask & 1;
+                weight_here += mask & weight;
+            }
+            *out = weight_here;
+            count += here;
+            sum += weight_here;
+        }
+        (usize::try_from(count).unwrap_or(usize::MAX), sum)
+    }
 }
 
 /// rne(2^44 e^x) for x <= 0, within one or 2^-36 of it; 0 from about -31 on. Not a number counts as
@@ -99,12 +217,64 @@ mod tests {
         all
     }
 
+    fn weigh(isa: Isa, logits: &[f32], scale: f64, weights: &mut [u64]) -> u64 {
+        on(isa, Weigh { logits, max: 0.0, scale, weights })
+    }
+
+    #[test]
+    fn maxima_and_sums_are_those_of_plain_loops() {
+        let mut logits = inputs();
+        for count in [1, 63, 64, 65, 1000, 5000] {
+            let logits = &mut logits[..count];
+            logits.reverse();
+            let blocks = count.div_ceil(LOGIT_BLOCK);
+            let wanted: Vec<f32> = logits
+                .chunks(LOGIT_BLOCK)
+                .map(|b| b.iter().copied().fold(f32::NEG_INFINITY, f32::max))
+                .collect();
+            let weights: Vec<u64> = (0..count as u64).map(|i| i * i % 1009).collect();
+            for isa in Isa::available() {
+                let (mut maxima, mut sums) = (vec![0.0; blocks], vec![7; blocks]);
+                assert!(on(isa, Maxima { logits, maxima: &mut maxima }));
+                assert!(maxima == wanted, "{} of {count}", isa.name());
+                for least in [f32::NEG_INFINITY, -44.0, -20.5, -0.0, 0.0, 1.0] {
+                    let kept = || (0..count).filter(|&i| logits[i] >= least);
+                    let (weights, maxima, sums) = (&weights[..], &maxima[..], &mut sums[..]);
+                    let found = on(isa, Sums { logits, weights, maxima, least, sums });
+                    let weight = kept().map(|i| weights[i]).sum::<u64>();
+                    assert_eq!(found, (kept().count(), weight), "{} from {least}", isa.name());
+                    for (block, &sum) in sums.iter().enumerate() {
+                        let inside = kept().filter(|i| i / LOGIT_BLOCK == block);
+                        assert_eq!(sum, inside.map(|i| weights[i]).sum::<u64>());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_logit_is_seen_anywhere() {
+        for wrong in [f32::NAN, -f32::NAN, f32::INFINITY] {
+            for (count, at) in [(1, 0), (64, 63), (65, 64), (200, 130), (200, 199)] {
+                let mut logits = vec![f32::NEG_INFINITY; count];
+                let mut maxima = vec![0.0; count.div_ceil(LOGIT_BLOCK)];
+                for isa in Isa::available() {
+                    assert!(on(isa, Maxima { logits: &logits, maxima: &mut maxima }));
+                }
+                logits[at] = wrong;
+                for isa in Isa::available() {
+                    assert!(!on(isa, Maxima { logits: &logits, maxima: &mut maxima }));
+                }
+            }
+        }
+    }
+
     #[test]
     fn weights_are_the_exponential_rounded() {
         let logits = inputs();
         let mut weights = vec![0; logits.len()];
         for scale in [1.0, 0.25, 3.0, 0.0] {
-            let sum = run(Isa::Scalar, &logits, 0.0, scale, &mut weights);
+            let sum = weigh(Isa::Scalar, &logits, scale, &mut weights);
             assert_eq!(sum, weights.iter().sum::<u64>());
             for (&logit, &weight) in logits.iter().zip(&weights) {
                 if logit.is_infinite() && scale == 0.0 {
@@ -132,10 +302,10 @@ mod tests {
     fn every_instruction_set_gives_the_same_weights() {
         let logits = inputs();
         let mut wanted = vec![0; logits.len()];
-        let sum = run(Isa::Scalar, &logits, 0.0, 0.7, &mut wanted);
+        let sum = weigh(Isa::Scalar, &logits, 0.7, &mut wanted);
         for isa in Isa::available() {
             let mut weights = vec![0; logits.len()];
-            assert_eq!(run(isa, &logits, 0.0, 0.7, &mut weights), sum, "{}", isa.name());
+            assert_eq!(weigh(isa, &logits, 0.7, &mut weights), sum, "{}", isa.name());
             assert!(weights == wanted, "{}", isa.name());
         }
     }

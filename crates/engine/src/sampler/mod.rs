@@ -29,7 +29,7 @@ mod select;
 
 use crate::Error;
 pub use adjust::{Adjust, Counts};
-use ironstar_device::{WEIGHT_BITS, WEIGHTS_MAX, exp_weights};
+use ironstar_device::{LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights};
 use select::Candidate;
 
 /// Most alternatives that [`Settings::logprobs`] can ask for.
@@ -97,9 +97,8 @@ pub struct Sampled {
 pub struct Sampler {
     weights: Vec<u64>,
     band: Vec<Candidate>,
-    sample: Vec<Candidate>,
     sums: Vec<u64>,
-    /// Largest logit of each block of [`select::BLOCK`].
+    /// Largest logit of each block of [`LOGIT_BLOCK`].
     block_max: Vec<f32>,
 }
 
@@ -150,15 +149,10 @@ impl Sampler {
         if logits.is_empty() || logits.len() > WEIGHTS_MAX {
             return Err(Error::Vocabulary { found: logits.len(), most: WEIGHTS_MAX });
         }
-        self.block_max.clear();
-        let mut wrong = false;
-        for block in logits.chunks(select::BLOCK) {
-            let (max, bad) = select::block_max(block);
-            self.block_max.push(max);
-            wrong |= bad;
-        }
-        if wrong {
-            let at = logits.iter().position(|l| select::is_wrong(*l)).expect("one was seen");
+        self.block_max.resize(logits.len().div_ceil(LOGIT_BLOCK), 0.0);
+        if !block_maxima(logits, &mut self.block_max) {
+            let wrong = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
+            let at = logits.iter().position(wrong).expect("one was seen");
             return Err(Error::Logit { token: id_of(at), position, value: logits[at] });
         }
         let max = self.block_max.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -166,7 +160,7 @@ impl Sampler {
             return Err(Error::NothingAllowed { position });
         }
         let block = self.block_max.iter().position(|m| *m == max).expect("it is one of them");
-        let start = block * select::BLOCK;
+        let start = block * LOGIT_BLOCK;
         let inside = logits[start..].iter().position(|l| *l == max).expect("its block has it");
         Ok((start + inside, max))
     }
@@ -187,11 +181,7 @@ impl Sampler {
         let (weights, block_max) = (&self.weights, &self.block_max);
         let temperature = settings.temperature;
         let row = select::Row { logits, weights, total, block_max, max, temperature };
-        let least = if filters.keep_all() {
-            select::LAST
-        } else {
-            select::cut(&row, &filters, &mut self.band, &mut self.sample)
-        };
+        let least = select::cut(&row, &filters, &mut self.band, &mut self.sums);
         let kept = select::kept(&row, least, &mut self.sums);
         select::walk(&row, least, &self.sums, random::below(number, kept))
     }
