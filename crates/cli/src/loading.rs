@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::flags::{self, BackendName, DebugKey, IsaName, Numerics};
 use crate::progress::Progress;
 use ironstar_device::Isa;
-use ironstar_engine::{BackendChoice, Engine, EngineOptions};
+use ironstar_engine::{BackendChoice, Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
 use ironstar_model::RowStorage;
 use ironstar_text::Tokenizer;
@@ -38,7 +38,7 @@ pub fn open(model: Option<&Path>, mtp_model: Option<&Path>) -> Result<Opened, Fa
     };
     let drafter = match mtp_model {
         Some(path) => Some(open_file(path)?),
-        None => match beside(path) {
+        None => match drafter_beside(path) {
             Some(path) if path.exists() => Some(open_file(&path)?),
             _ => None,
         },
@@ -95,13 +95,6 @@ fn bundled(mtp_model: Option<&Path>) -> Result<Opened, Failure> {
     };
     let gguf = Gguf::from_static(model).map_err(wrong)?;
     Ok(Opened { gguf, drafter: Some(drafter), name: "the bundled nano model".into() })
-}
-
-/// `DIR/NAME-mtp.gguf` for `DIR/NAME.gguf`.
-#[must_use]
-pub fn beside(model: &Path) -> Option<PathBuf> {
-    let stem = model.file_stem()?.to_str()?;
-    Some(model.with_file_name(format!("{stem}-mtp.gguf")))
 }
 
 fn open_file(path: &Path) -> Result<Gguf, Failure> {

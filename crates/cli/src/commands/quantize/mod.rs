@@ -51,7 +51,7 @@ pub fn run(flags: &Quantize) -> Result<(), Failure> {
     metadata.extend(general(&name, flags));
     metadata.extend(vocabulary(&parts));
     let mut jobs = vec![Job { path: &flags.output, metadata, tensors: model }];
-    let beside = loading::beside(&flags.output).ok_or_else(|| {
+    let beside = ironstar_engine::drafter_beside(&flags.output).ok_or_else(|| {
         Failure::caller(format!("{}: a file name is wanted", flags.output.display()))
     })?;
     if !drafter.is_empty() {
