@@ -17,6 +17,9 @@
 
 mod args;
 mod cpu;
+#[cfg(any(feature = "cuda", feature = "host-driver"))]
+#[allow(dead_code, reason = "the backend over it comes next")]
+mod gpu;
 mod handles;
 mod sample;
 

@@ -1,0 +1,95 @@
+//! What the one GPU backend asks of a device API. Implemented by `cuda`, `host` (tests) and, when it
+//! is there, `metal`.
+//!
+//! Calls take effect in the order in which they are made, as on one stream: a launch sees every
+//! upload before it, and an upload waits for the launches before it. Only [`Driver::download`] and
+//! [`Driver::finish`] wait.
+
+use crate::Error;
+
+/// A place in device memory: the device's own pointer, or a number that the host driver made up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Address(pub u64);
+
+impl Address {
+    /// No memory: passed for a buffer that a kernel does not touch.
+    pub const NULL: Address = Address(0);
+
+    /// The place `bytes` behind this one.
+    #[must_use]
+    pub fn offset(self, bytes: u64) -> Self {
+        Address(self.0 + bytes)
+    }
+}
+
+/// A kernel of the compiled text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Kernel(pub u32);
+
+/// A captured sequence of launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Graph(pub u32);
+
+/// What a device is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Name for messages, as the device gives it.
+    pub device: String,
+    /// Lanes of a simdgroup; equals `SIMD_WIDTH` of the kernel text.
+    pub simd_width: u32,
+    /// Most threads of a group.
+    pub group_max: u32,
+    /// Most bytes of memory that a group shares.
+    pub group_bytes: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of device memory.
+    pub memory_total: u64,
+    /// Bytes of it that nobody has taken.
+    pub memory_free: u64,
+    /// Whether the device reads the host's memory at full speed.
+    pub unified: bool,
+}
+
+/// One device behind its API.
+///
+/// A kernel's parameters are its buffers in order, then one `repr(C)` struct of arguments by value.
+/// What changes from token to token (tokens, positions, row counts, tables of the sessions' buffers)
+/// lies in device memory, never in the arguments, so that a captured graph serves every token.
+pub(crate) trait Driver: Send {
+    /// Name as in `--backend`.
+    fn name(&self) -> &'static str;
+    /// What the device is.
+    fn facts(&self) -> &Facts;
+    /// Zeroed memory, aligned to 256 bytes. `bytes` is not 0.
+    fn alloc(&mut self, bytes: u64) -> Result<Address, Error>;
+    /// Gives memory back once everything launched so far has run.
+    fn free(&mut self, address: Address);
+    /// Copies to the device. The bytes may change as soon as the call is back.
+    fn upload(&mut self, to: Address, bytes: &[u8]) -> Result<(), Error>;
+    /// Copies from the device; waits for everything before.
+    fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error>;
+    /// A kernel by its name in the text.
+    fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error>;
+    /// Starts `grid` groups of `group` threads each (a multiple of the SIMD width). `arguments` is
+    /// the struct behind the buffers, as bytes.
+    fn launch(
+        &mut self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        group: u32,
+        buffers: &[Address],
+        arguments: &[u8],
+    ) -> Result<(), Error>;
+    /// Waits for everything; reports a fault of the device.
+    fn finish(&mut self) -> Result<(), Error>;
+    /// From here on launches are recorded and not run. `false`: this driver cannot do that, and
+    /// launches run as ever. No upload or download until the end.
+    fn begin_capture(&mut self) -> Result<bool, Error>;
+    /// Ends the recording.
+    fn end_capture(&mut self) -> Result<Graph, Error>;
+    /// Starts everything that was recorded.
+    fn replay(&mut self, graph: Graph) -> Result<(), Error>;
+    /// Forgets a recording.
+    fn drop_graph(&mut self, graph: Graph);
+}
