@@ -1,0 +1,1 @@
+//! Grammars of answers, as text in the Lark dialect of llguidance.
