@@ -3,7 +3,7 @@
 //! Three kinds of build are made and no more: check (clippy and rustdoc share it), dev (tests and
 //! the fuzz driver) and release (the binary). One target folder holds all of them.
 
-use crate::tidy;
+use crate::{kernel_check, tidy};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,9 +16,10 @@ const ANSWER_BYTES: usize = 20;
 
 type Step = (&'static str, &'static str, fn(&Path) -> Result<()>);
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("fmt", "cargo fmt --check", fmt),
     ("tidy", "the rules of the house", tidy::run),
+    ("kernels", "the kernels compile for every CUDA architecture", kernel_check::run),
     ("clippy", "clippy on everything, warnings are errors", clippy),
     ("doc", "rustdoc without warnings", doc),
     ("test", "all tests of the workspace", test),
@@ -138,7 +139,8 @@ fn shell_words(text: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
-fn target_folder(root: &Path) -> Result<PathBuf> {
+/// Where cargo builds.
+pub fn target_folder(root: &Path) -> Result<PathBuf> {
     let output = Command::new("cargo")
         .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
         .current_dir(root)
@@ -165,7 +167,8 @@ fn cargo(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Resul
     finish(&mut command)
 }
 
-fn finish(command: &mut Command) -> Result<()> {
+/// Runs a command that must succeed.
+pub fn finish(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("{name} could not be started"))?;
     if !status.success() {

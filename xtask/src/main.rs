@@ -6,6 +6,7 @@
 
 mod ci;
 mod fuzz;
+mod kernel_check;
 mod tidy;
 
 use anyhow::{Context, Result, bail};
@@ -17,6 +18,8 @@ cargo xtask ci [--only STEP] [--list]
     Everything a change must pass, in order; stops at the first step that fails.
 cargo xtask tidy [--root DIR]
     The rules of the house that no compiler checks. Exceptions: xtask/tidy-exceptions.txt.
+cargo xtask kernel-check
+    The CUDA kernels through NVRTC for every architecture, with registers and spills; no GPU.
 cargo xtask fuzz [--target NAME] [--seconds N] [--seed N] [--list] [--export DIR]
     Mutated inputs for every parser of outside bytes; docs/testing.md says more.";
 
@@ -39,6 +42,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["ci", "--only", step] => ci::run(&root, Some(step)),
         ["tidy"] => tidy::run(&root),
         ["tidy", "--root", folder] => tidy::run(&PathBuf::from(folder)),
+        ["kernel-check"] => kernel_check::run(&root),
         ["fuzz", rest @ ..] => fuzz::run(&root, rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");

@@ -25,8 +25,12 @@ mod sample;
 
 pub use args::*;
 pub use cpu::{Cpu, CpuConfig, Isa};
+#[cfg(feature = "cuda")]
+pub use gpu::cuda::{CudaConfig, CudaDevice, cuda_devices, cuda_read_bandwidth};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
-pub use sample::{LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights, weights_from};
+pub use sample::{
+    LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights, weights_from, weights_split,
+};
 
 /// Why a backend could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +65,18 @@ pub enum Error {
         operation: &'static str,
         /// Number in the handle.
         id: u32,
+    },
+    /// The device or its driver failed while it worked.
+    #[error("{device}: {doing} failed: {found}; {advice}")]
+    Device {
+        /// Which device.
+        device: String,
+        /// What was being done.
+        doing: &'static str,
+        /// What the driver says.
+        found: String,
+        /// What can be done.
+        advice: &'static str,
     },
     /// A setting that this machine cannot follow.
     #[error("{found} cannot be used on this machine: {wanted}")]

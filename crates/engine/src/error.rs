@@ -114,7 +114,9 @@ impl Error {
                 ironstar_gguf::Blame::Input => Blame::Input,
                 ironstar_gguf::Blame::Environment => Blame::Environment,
             },
-            Error::Device(Device::Memory { .. } | Device::Unsupported { .. }) => Blame::Environment,
+            Error::Device(
+                Device::Memory { .. } | Device::Unsupported { .. } | Device::Device { .. },
+            ) => Blame::Environment,
             Error::Device(_) | Error::Logit { .. } => Blame::Internal,
             _ => Blame::Input,
         }

@@ -1,0 +1,408 @@
+//! The CUDA driver: cards through NVIDIA's driver library, loaded at run time; kernels compiled at
+//! the first start by NVRTC and kept on disk.
+//!
+//! One stream carries the work, so calls take effect in their order; large uploads run beside it
+//! and meet it again. A sequence of launches can be captured as a graph, whose replay costs a
+//! fraction of the launches (docs/gpu.md has the figures).
+
+mod cache;
+mod call;
+mod context;
+mod nvrtc;
+mod probe;
+mod staging;
+#[cfg(test)]
+mod tests;
+
+pub use probe::{CudaDevice, cuda_devices, cuda_read_bandwidth};
+
+use super::driver::{Address, Driver, Facts, Graph, Kernel};
+use crate::Error;
+use call::{check, failure};
+use context::{Context, Stream, shown};
+use cudarc::driver::sys::{self, CUresult};
+use staging::Staging;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CString, c_void};
+use std::path::PathBuf;
+
+/// What the kernels are compiled with, here and by `cargo xtask kernel-check`.
+pub(super) const OPTIONS: &str = include_str!("../../../kernels/cuda.options");
+
+/// Most parameters of a kernel.
+const PARAMETERS_MAX: usize = 32;
+
+/// Which card, and where compiled kernels and their compiler are.
+#[derive(Clone, Debug, Default)]
+pub struct CudaConfig {
+    /// Number of the card, as the driver counts.
+    pub device: u32,
+    /// Folder of compiled kernels; `None` compiles at every start.
+    pub cache: Option<PathBuf>,
+    /// Folder of NVRTC, if it is not where the loader looks.
+    pub nvrtc: Option<PathBuf>,
+}
+
+/// A kernel that was looked up.
+struct Loaded {
+    function: sys::CUfunction,
+    name: &'static str,
+    /// Bytes of each parameter, where the driver tells.
+    parameters: Option<Vec<usize>>,
+}
+
+/// One card. Fields are dropped in this order: the context is last.
+pub(crate) struct Cuda {
+    facts: Facts,
+    graphs: Vec<Option<sys::CUgraphExec>>,
+    kernels: Vec<Loaded>,
+    names: HashMap<&'static str, Kernel>,
+    capturing: bool,
+    /// Bytes of each live allocation, by address.
+    allocations: BTreeMap<u64, u64>,
+    module: sys::CUmodule,
+    staging: Staging,
+    main: Stream,
+    context: Context,
+}
+
+// SAFETY: the driver's handles may be used from any thread whose current context is theirs; every
+// method enters the context first, and there is one owner.
+unsafe impl Send for Cuda {}
+
+impl Cuda {
+    /// Opens a card with the kernels of a text.
+    pub(crate) fn open(config: &CudaConfig, text: &str) -> Result<Cuda, Error> {
+        let context = Context::open(config.device)?;
+        let facts = facts(&context)?;
+        let (main, staging) = (context.stream()?, Staging::new(&context)?);
+        let code = code(&context, config, text)?;
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the image is a whole cubin, or PTX closed with zero, as NVRTC made it.
+        let status = unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
+        check("loading the kernels", status)?;
+        let (graphs, kernels, names) = (Vec::new(), Vec::new(), HashMap::new());
+        let (capturing, allocations) = (false, BTreeMap::new());
+        Ok(Cuda {
+            facts,
+            graphs,
+            kernels,
+            names,
+            capturing,
+            allocations,
+            module,
+            staging,
+            main,
+            context,
+        })
+    }
+
+    /// A call that cannot be part of a recording.
+    fn outside_capture(&self, operation: &'static str) -> Result<(), Error> {
+        self.context.enter()?;
+        match self.capturing {
+            false => Ok(()),
+            true => Err(Error::Shape {
+                operation,
+                found: "called while launches are recorded".into(),
+                wanted: "it must come before or after".into(),
+            }),
+        }
+    }
+
+    /// Refuses ranges that are not inside one allocation, which the card would only report later.
+    fn inside(&self, operation: &'static str, at: Address, bytes: usize) -> Result<(), Error> {
+        let below = self.allocations.range(..=at.0).next_back();
+        let fits = below.is_some_and(|(start, size)| {
+            let left = size.checked_sub(at.0 - start);
+            left.is_some_and(|left| bytes as u64 <= left)
+        });
+        if fits {
+            return Ok(());
+        }
+        let found = format!("{bytes} bytes at {:#x}", at.0);
+        Err(Error::Shape { operation, found, wanted: "a range inside one allocation".into() })
+    }
+
+    fn loaded(&self, kernel: Kernel) -> Result<&Loaded, Error> {
+        let index = usize::try_from(kernel.0).ok();
+        let found = index.and_then(|index| self.kernels.get(index));
+        found.ok_or(Error::Handle { operation: "launch", id: kernel.0 })
+    }
+
+    fn graph(&self, graph: Graph) -> Result<sys::CUgraphExec, Error> {
+        let index = usize::try_from(graph.0).ok();
+        let found = index.and_then(|index| self.graphs.get(index).copied().flatten());
+        found.ok_or(Error::Handle { operation: "replay", id: graph.0 })
+    }
+}
+
+/// Machine code for the card: from the cache, or compiled now.
+fn code(context: &Context, config: &CudaConfig, text: &str) -> Result<Vec<u8>, Error> {
+    use sys::CUdevice_attribute as A;
+    let major = context.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = context.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let capability = major * 10 + minor;
+    let (architecture, driver) = (capability.to_string(), context.driver.to_string());
+    let made_from = [text, OPTIONS, &architecture, &driver];
+    let entry = cache::Entry::new(config.cache.as_deref(), &made_from);
+    if let Some(code) = entry.load() {
+        return Ok(code);
+    }
+    let compiler = nvrtc::Compiler::load(config.nvrtc.as_deref())?;
+    let capability = i32::try_from(capability).expect("two digits or three");
+    let code = compiler.compile(text, OPTIONS, capability)?;
+    entry.store(&code);
+    Ok(code)
+}
+
+fn facts(context: &Context) -> Result<Facts, Error> {
+    use sys::CUdevice_attribute as A;
+    let (memory_free, memory_total) = context.memory()?;
+    Ok(Facts {
+        device: format!("{} (driver for CUDA {})", context.name()?, shown(context.driver)),
+        simd_width: context.attribute(A::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?,
+        group_max: context.attribute(A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        group_bytes: context.attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
+        multiprocessors: context.attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        memory_total,
+        memory_free,
+        unified: context.attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? == 1,
+    })
+}
+
+impl Driver for Cuda {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<Address, Error> {
+        self.outside_capture("alloc")?;
+        let memory =
+            |what: &str| Error::Memory { device: "cuda", what: what.into(), wanted: bytes };
+        let size = usize::try_from(bytes).map_err(|_| memory("a buffer"))?;
+        let mut address = 0;
+        // SAFETY: a context is current; the out-parameter lives here.
+        match unsafe { sys::cuMemAlloc_v2(&raw mut address, size) } {
+            CUresult::CUDA_SUCCESS => {}
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                let (free, _) = self.context.memory()?;
+                return Err(memory(&format!("a buffer, and {free} bytes are free")));
+            }
+            other => return Err(failure("taking memory", other)),
+        }
+        self.allocations.insert(address, bytes);
+        // SAFETY: exactly the range just allocated.
+        let status = unsafe { sys::cuMemsetD8Async(address, 0, size, self.main.raw()) };
+        check("clearing memory", status)?;
+        Ok(Address(address))
+    }
+
+    fn free(&mut self, address: Address) {
+        if self.allocations.remove(&address.0).is_some() && self.context.enter().is_ok() {
+            // A fault of the card is reported by the next call that can.
+            let _ = self.main.wait();
+            // SAFETY: an allocation of ours that nobody has freed, and no work that was launched
+            // before runs any more.
+            unsafe { sys::cuMemFree_v2(address.0) };
+        }
+    }
+
+    fn upload(&mut self, to: Address, bytes: &[u8]) -> Result<(), Error> {
+        self.outside_capture("upload")?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.inside("upload", to, bytes.len())?;
+        self.staging.upload(&self.context, &self.main, to.0, bytes)
+    }
+
+    fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error> {
+        self.outside_capture("download")?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.inside("download", from, bytes.len())?;
+        self.staging.download(&self.main, from.0, bytes)
+    }
+
+    fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error> {
+        if let Some(kernel) = self.names.get(name) {
+            return Ok(*kernel);
+        }
+        self.context.enter()?;
+        let text = CString::new(name).expect("names of kernels are words");
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the module is alive until drop; the name ends with zero.
+        let status =
+            unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, text.as_ptr()) };
+        if status != CUresult::CUDA_SUCCESS {
+            let found = format!("no kernel `{name}` ({})", call::describe(status));
+            let wanted = "a name of the kernel text".into();
+            return Err(Error::Shape { operation: "kernel", found, wanted });
+        }
+        let parameters = self.context.tells_parameters().then(|| parameters(function));
+        let id = u32::try_from(self.kernels.len()).expect("a few hundred kernels");
+        self.kernels.push(Loaded { function, name, parameters });
+        self.names.insert(name, Kernel(id));
+        Ok(Kernel(id))
+    }
+
+    fn launch(
+        &mut self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        group: u32,
+        buffers: &[Address],
+        arguments: &[u8],
+    ) -> Result<(), Error> {
+        self.context.enter()?;
+        let loaded = self.loaded(kernel)?;
+        fits(loaded, buffers.len(), arguments)?;
+        let mut pointers = [std::ptr::null_mut::<c_void>(); PARAMETERS_MAX];
+        for (pointer, buffer) in pointers.iter_mut().zip(buffers) {
+            *pointer = (&raw const buffer.0).cast_mut().cast();
+        }
+        if !arguments.is_empty() {
+            pointers[buffers.len()] = arguments.as_ptr().cast_mut().cast();
+        }
+        let [x, y, z] = grid;
+        // SAFETY: the function is of the loaded module; `pointers` has one entry a parameter, each
+        // to a value of the parameter's size (`fits`), which the call copies. What the kernel does
+        // with the addresses is the contract of the kernel text.
+        let status = unsafe {
+            sys::cuLaunchKernel(
+                loaded.function,
+                x,
+                y,
+                z,
+                group,
+                1,
+                1,
+                0,
+                self.main.raw(),
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        if status == CUresult::CUDA_ERROR_INVALID_VALUE {
+            let found = format!("{} with a grid of {grid:?} groups of {group}", loaded.name);
+            let wanted = "sizes within the card's limits and above 0".into();
+            return Err(Error::Shape { operation: "launch", found, wanted });
+        }
+        check("launching a kernel", status)
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.outside_capture("finish")?;
+        self.main.wait()
+    }
+
+    fn begin_capture(&mut self) -> Result<bool, Error> {
+        self.outside_capture("begin_capture")?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is alive and not recording.
+        check("starting a recording", unsafe {
+            sys::cuStreamBeginCapture_v2(self.main.raw(), mode)
+        })?;
+        self.capturing = true;
+        Ok(true)
+    }
+
+    fn end_capture(&mut self) -> Result<Graph, Error> {
+        self.context.enter()?;
+        self.capturing = false;
+        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the stream is alive; the out-parameter lives here.
+        let status = unsafe { sys::cuStreamEndCapture(self.main.raw(), &raw mut graph) };
+        check("ending a recording", status)?;
+        // SAFETY: the graph was just given; it is not needed once it was instantiated.
+        let status = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0) };
+        // SAFETY: as above.
+        unsafe { sys::cuGraphDestroy(graph) };
+        check("preparing a recording", status)?;
+        // SAFETY: the executable graph was just given.
+        check("preparing a recording", unsafe { sys::cuGraphUpload(executable, self.main.raw()) })?;
+        let free = self.graphs.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.graphs.len());
+        match free {
+            Some(index) => self.graphs[index] = Some(executable),
+            None => self.graphs.push(Some(executable)),
+        }
+        Ok(Graph(u32::try_from(index).expect("a few graphs")))
+    }
+
+    fn replay(&mut self, graph: Graph) -> Result<(), Error> {
+        self.outside_capture("replay")?;
+        let executable = self.graph(graph)?;
+        // SAFETY: the graph is alive until `drop_graph`.
+        check("replaying a recording", unsafe { sys::cuGraphLaunch(executable, self.main.raw()) })
+    }
+
+    fn drop_graph(&mut self, graph: Graph) {
+        let Ok(executable) = self.graph(graph) else { return };
+        let index = usize::try_from(graph.0).expect("it was found");
+        self.graphs[index] = None;
+        if self.context.enter().is_ok() {
+            let _ = self.main.wait();
+            // SAFETY: instantiated by `end_capture`, waited for, and forgotten here.
+            unsafe { sys::cuGraphExecDestroy(executable) };
+        }
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        if self.context.enter().is_err() {
+            return;
+        }
+        let _ = self.main.wait();
+        for graph in self.graphs.drain(..).flatten() {
+            // SAFETY: alive until here, and nothing runs any more.
+            unsafe { sys::cuGraphExecDestroy(graph) };
+        }
+        for address in std::mem::take(&mut self.allocations).into_keys() {
+            // SAFETY: an allocation of ours, freed only here.
+            unsafe { sys::cuMemFree_v2(address) };
+        }
+        // SAFETY: loaded by `open`, and no kernel of it runs any more.
+        unsafe { sys::cuModuleUnload(self.module) };
+    }
+}
+
+/// Bytes of each parameter of a kernel.
+fn parameters(function: sys::CUfunction) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    while sizes.len() < PARAMETERS_MAX {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function is of a loaded module; an index past the last gives an error.
+        let status = unsafe {
+            sys::cuFuncGetParamInfo(function, sizes.len(), &raw mut offset, &raw mut size)
+        };
+        if status != CUresult::CUDA_SUCCESS {
+            break;
+        }
+        sizes.push(size);
+    }
+    sizes
+}
+
+/// Whether a launch passes what the kernel takes.
+fn fits(kernel: &Loaded, buffers: usize, arguments: &[u8]) -> Result<(), Error> {
+    let count = buffers + usize::from(!arguments.is_empty());
+    let last = (!arguments.is_empty()).then_some(arguments.len());
+    let given = || std::iter::repeat_n(size_of::<u64>(), buffers).chain(last);
+    let wanted = match &kernel.parameters {
+        _ if count > PARAMETERS_MAX => format!("at most {PARAMETERS_MAX} parameters"),
+        Some(sizes) if !given().eq(sizes.iter().copied()) => {
+            format!("parameters of {sizes:?} bytes")
+        }
+        _ => return Ok(()),
+    };
+    let found = format!("{} with {buffers} buffers and {} bytes", kernel.name, arguments.len());
+    Err(Error::Shape { operation: "launch", found, wanted })
+}
