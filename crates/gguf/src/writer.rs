@@ -16,6 +16,8 @@ struct Planned {
     bytes: u64,
     /// From the start of the data.
     offset: u64,
+    /// Its data is that of an earlier tensor.
+    shared: bool,
 }
 
 /// Writes a file that [`crate::Gguf`] reads, never past the reader's limits.
@@ -89,6 +91,28 @@ impl<W: Write + Seek> Writer<W> {
 
     /// Announces a tensor (dims innermost first); its data must follow in the same order.
     pub fn tensor(&mut self, name: &str, kind: TensorKind, dims: &[u64]) -> Result<(), Error> {
+        self.announce(name, kind, dims, None)
+    }
+
+    /// Announces a tensor whose data is that of an earlier one: two names for the same bytes, as
+    /// in synthetic files. [`Gguf`](crate::Gguf) reads that; not every other reader does.
+    pub fn tensor_sharing(
+        &mut self,
+        name: &str,
+        kind: TensorKind,
+        dims: &[u64],
+        with: &str,
+    ) -> Result<(), Error> {
+        self.announce(name, kind, dims, Some(with))
+    }
+
+    fn announce(
+        &mut self,
+        name: &str,
+        kind: TensorKind,
+        dims: &[u64],
+        with: Option<&str>,
+    ) -> Result<(), Error> {
         if self.data_start.is_some() {
             return Err(wrong(name, "data was already written", "announce all tensors first"));
         }
@@ -103,13 +127,32 @@ impl<W: Write + Seek> Writer<W> {
             let wanted = format!("at most {TENSORS_MAX} tensors and 2^64 bytes are wanted");
             return Err(wrong(name, "it is one tensor too many", &wanted));
         };
+        let offset = match with {
+            None => self.end,
+            Some(with) => self.shared_offset(name, bytes, with)?,
+        };
         if !self.names.insert(name.to_owned()) {
             return Err(wrong(name, "the tensor was announced twice", "names must differ"));
         }
-        let (name, dims, offset) = (name.to_owned(), dims.to_vec(), self.end);
-        self.tensors.push(Planned { name, kind, dims, bytes, offset });
-        self.end = end;
+        let (name, dims, shared) = (name.to_owned(), dims.to_vec(), with.is_some());
+        self.tensors.push(Planned { name, kind, dims, bytes, offset, shared });
+        if !shared {
+            self.end = end;
+        }
         Ok(())
+    }
+
+    /// Where an earlier tensor of as many bytes lies.
+    fn shared_offset(&self, name: &str, bytes: u64, with: &str) -> Result<u64, Error> {
+        let Some(earlier) = self.tensors.iter().find(|tensor| tensor.name == with) else {
+            let found = format!("it is to share the data of '{with}'");
+            return Err(wrong(name, &found, "a tensor that was announced before is wanted"));
+        };
+        if earlier.bytes != bytes {
+            let found = format!("{bytes} bytes, and '{with}' has {}", earlier.bytes);
+            return Err(wrong(name, &found, "tensors that share data have equal sizes"));
+        }
+        Ok(earlier.offset)
     }
 
     /// Writes the header if that was not done yet, and gives where data starts in the file.
@@ -128,6 +171,7 @@ impl<W: Write + Seek> Writer<W> {
     /// data is cut into calls makes no difference to the file.
     pub fn data(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         self.start_data()?;
+        self.pass_shared();
         let Some(next) = self.tensors.get(self.complete).filter(|next| next.name == name) else {
             let found = match self.tensors.get(self.complete) {
                 Some(next) => format!("the next tensor is '{}'", next.name),
@@ -170,6 +214,7 @@ impl<W: Write + Seek> Writer<W> {
     /// Ends the file; every announced tensor must be complete.
     pub fn finish(mut self) -> Result<W, Error> {
         let start = self.start_data()?;
+        self.pass_shared();
         if let Some(missing) = self.tensors.get(self.complete) {
             let found = format!("{} of {} bytes were written", self.partial, missing.bytes);
             return Err(wrong(&missing.name, &found, "all data is wanted before the end"));
@@ -184,9 +229,17 @@ impl<W: Write + Seek> Writer<W> {
         Ok(self.out)
     }
 
-    /// Where a tensor's data starts, from the start of the data; the end for the one past the last.
+    /// Where data goes once `index` tensors are complete, from the start of the data.
     fn offset(&self, index: usize) -> u64 {
-        self.tensors.get(index).map_or(self.end, |tensor| tensor.offset)
+        let own = self.tensors.iter().skip(index).find(|tensor| !tensor.shared);
+        own.map_or(self.end, |tensor| tensor.offset)
+    }
+
+    /// Tensors without data of their own are complete as soon as it is their turn.
+    fn pass_shared(&mut self) {
+        while self.tensors.get(self.complete).is_some_and(|tensor| tensor.shared) {
+            self.complete += 1;
+        }
     }
 
     /// The header, padded.

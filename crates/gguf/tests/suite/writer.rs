@@ -189,3 +189,29 @@ fn an_output_that_was_not_empty() {
     out.set_position(3);
     refused(Writer::new(out).finish(), Blame::Input, &["ends at byte 35", "empty file"]);
 }
+
+#[test]
+fn tensors_that_share_data() {
+    let mut writer = writer();
+    let f32 = TensorKind::Block(Format::F32);
+    writer.tensor("a", f32, &[2, 3]).expect("a tensor");
+    writer.tensor_sharing("b", f32, &[6], "a").expect("as many bytes");
+    writer.tensor("c", f32, &[1]).expect("a tensor");
+    writer.tensor_sharing("d", f32, &[1], "c").expect("as many bytes");
+    let nowhere = writer.tensor_sharing("e", f32, &[1], "x");
+    refused(nowhere, Blame::Input, &["e: ", "'x'", "announced before"]);
+    let other = writer.tensor_sharing("e", f32, &[2], "c");
+    refused(other, Blame::Input, &["8 bytes", "'c' has 4", "equal sizes"]);
+    let bytes: Vec<u8> = (0..24).collect();
+    writer.data("a", &bytes).expect("the first");
+    refused(writer.data("b", &bytes), Blame::Input, &["the next tensor is 'c'"]);
+    writer.data("c", &[9; 4]).expect("the last with data");
+    let model = Gguf::from_bytes(writer.finish().expect("all data is there").into_inner())
+        .expect("our own file");
+    let read = |name: &str| {
+        let tensor = model.tensor(name).expect("announced");
+        model.bytes(tensor).expect("a known type").to_vec()
+    };
+    assert_eq!((read("a"), read("b")), (bytes.clone(), bytes));
+    assert_eq!((read("c"), read("d")), (vec![9; 4], vec![9; 4]));
+}
