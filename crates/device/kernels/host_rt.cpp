@@ -1,0 +1,251 @@
+// The fibre scheduler behind the host driver: appended to the kernel text and compiled with it when tests run.
+// Faults end the launch and become a message: a barrier or simdgroup operation that not every thread reaches, two
+// places that meet, a race or an unwritten word in shared memory, an access outside of device memory.
+#undef tgid
+#undef tid
+#undef ntid
+#undef lane
+#undef sgid
+#undef nsg
+#undef fma
+#include <csetjmp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <sys/mman.h>
+#include <vector>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+namespace host {
+enum State { READY, AT_BARRIER, AT_SIMD, DONE };
+static const size_t STACK = 128 * 1024;
+#if defined(__x86_64__)
+typedef void* Place;
+extern "C" __attribute__((visibility("hidden"))) void host_switch(void** save, void* to);
+asm(R"(
+.text
+.hidden host_switch
+.globl host_switch
+host_switch:
+  pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+  movq %rsp,(%rdi); movq %rsi,%rsp
+  popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+  ret
+)");
+#else
+typedef ucontext_t Place;
+#endif
+struct Fibre { Context context; Place place; char* stack; State state; int line; };
+struct Store { std::vector<uchar> bytes; std::vector<Word> words; };
+typedef void (*Entry)(void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*,
+                      void*, void*, void*, void*, void*, void*);
+static const int POINTERS = 20;
+struct Runtime {
+    std::vector<Fibre> fibres;
+    std::vector<uint> values[2];
+    std::vector<Store> stores;
+    std::vector<uint> turns;
+    Place scheduler;
+    Fibre* running;
+    Entry entry;
+    void* pointers[POINTERS];
+    uint group_serial, epoch;
+    const char* name;
+    char message[512];
+    sigjmp_buf escape;
+    volatile sig_atomic_t inside;
+};
+thread_local Context* current;
+static thread_local Runtime* rt;
+
+[[noreturn]] static void fail() { rt->inside = 0; siglongjmp(rt->escape, 1); }
+#define FAULT(...) do { int n_ = snprintf(rt->message, sizeof rt->message, "kernel %s, group (%u, %u, %u): ", rt->name, \
+    rt->fibres[0].context.group.x, rt->fibres[0].context.group.y, rt->fibres[0].context.group.z); \
+    snprintf(rt->message + n_, sizeof rt->message - (size_t)n_, __VA_ARGS__); fail(); } while (0)
+
+static void hand_over() {
+    Fibre* me = rt->running;
+#if defined(__x86_64__)
+    host_switch(&me->place, rt->scheduler);
+#else
+    swapcontext(&me->place, &rt->scheduler);
+#endif
+}
+static void entry_point() {
+    void** p = rt->pointers;
+    rt->entry(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14], p[15], p[16],
+              p[17], p[18], p[19]);
+    rt->running->state = DONE;
+    hand_over();
+    abort();
+}
+static void resume(Fibre& f) {
+    rt->running = &f;
+    current = &f.context;
+#if defined(__x86_64__)
+    host_switch(&rt->scheduler, f.place);
+#else
+    swapcontext(&rt->scheduler, &f.place);
+#endif
+}
+static void start(Fibre& f) {
+    f.state = READY;
+#if defined(__x86_64__)
+    void** s = (void**)(f.stack + STACK - 64);
+    *--s = nullptr;
+    *--s = (void*)entry_point;
+    for (int i = 0; i < 6; i++) *--s = nullptr;
+    f.place = s;
+#else
+    getcontext(&f.place);
+    f.place.uc_stack.ss_sp = f.stack;
+    f.place.uc_stack.ss_size = STACK;
+    f.place.uc_link = nullptr;
+    makecontext(&f.place, entry_point, 0);
+#endif
+}
+
+void barrier(int line) {
+    rt->running->state = AT_BARRIER;
+    rt->running->line = line;
+    hand_over();
+}
+const uint* exchange(uint bits, int line) {
+    Fibre* me = rt->running;
+    uint t = me->context.thread, turn = rt->turns[t]++ & 1u;
+    rt->values[turn][t] = bits;
+    me->state = AT_SIMD;
+    me->line = line;
+    hand_over();
+    return &rt->values[turn][t & ~(SIMD_WIDTH - 1u)];
+}
+Array shared(int id, size_t bytes, size_t elements) {
+    if (rt->stores.size() <= (size_t)id) rt->stores.resize((size_t)id + 1);
+    Store& s = rt->stores[(size_t)id];
+    if (s.bytes.size() < bytes) s.bytes.resize(bytes);
+    if (s.words.size() < elements) s.words.resize(elements, Word{0, 0, 0, 0});
+    return Array{s.bytes.data(), s.words.data()};
+}
+static const uint MANY = 0xffffffffu;
+// Epochs of one group share their upper bits; 0 is never used.
+void on_read(Word& w, size_t index) {
+    uint t = rt->running->context.thread;
+    if (w.written / 65536u != rt->group_serial)
+        FAULT("thread %u reads element %zu of shared memory that nobody has written", t, index);
+    if (w.written == rt->epoch && w.writer != t)
+        FAULT("race: thread %u reads element %zu of shared memory that thread %u wrote since the last barrier", t, index, w.writer);
+    w.reader = w.read == rt->epoch && w.reader != t ? MANY : t;
+    w.read = rt->epoch;
+}
+void on_write(Word& w, size_t index) {
+    uint t = rt->running->context.thread;
+    if (w.written == rt->epoch && w.writer != t)
+        FAULT("race: threads %u and %u write element %zu of shared memory between the same barriers", t, w.writer, index);
+    if (w.read == rt->epoch && w.reader != t)
+        FAULT("race: thread %u writes element %zu of shared memory that another has read since the last barrier", t, index);
+    w.written = rt->epoch;
+    w.writer = t;
+}
+void out_of_shared(size_t index, size_t elements) {
+    FAULT("thread %u is at element %zu of a shared array of %zu", rt->running->context.thread, index, elements);
+}
+
+static void on_signal(int number, siginfo_t* info, void*) {
+    if (rt == nullptr || !rt->inside) {
+        signal(number, SIG_DFL);
+        return;
+    }
+    const Context& c = rt->running->context;
+    snprintf(rt->message, sizeof rt->message,
+             "kernel %s, group (%u, %u, %u): thread %u touches %p, which is outside of every buffer", rt->name, c.group.x,
+             c.group.y, c.group.z, c.thread, info->si_addr);
+    fail();
+}
+
+// Runs one simdgroup until all its lanes are at a barrier or done.
+static void run_simdgroup(uint first) {
+    for (;;) {
+        uint at_simd = 0;
+        int line = -1;
+        for (uint t = first; t < first + SIMD_WIDTH; t++) {
+            Fibre& f = rt->fibres[t];
+            if (f.state == READY) resume(f);
+            if (f.state == AT_SIMD) {
+                at_simd++;
+                if (line >= 0 && line != f.line)
+                    FAULT("a simdgroup operation is reached at two places (lines %d and %d)", line, f.line);
+                line = f.line;
+            }
+        }
+        if (at_simd == 0) return;
+        if (at_simd != SIMD_WIDTH)
+            FAULT("a simdgroup operation (line %d) is reached by %u of %u lanes", line, at_simd, SIMD_WIDTH);
+        for (uint t = first; t < first + SIMD_WIDTH; t++) rt->fibres[t].state = READY;
+    }
+}
+static void run_group(uint threads) {
+    for (uint t = 0; t < threads; t++) start(rt->fibres[t]);
+    for (;;) {
+        for (uint first = 0; first < threads; first += SIMD_WIDTH) run_simdgroup(first);
+        uint waiting = 0;
+        int line = -1;
+        for (uint t = 0; t < threads; t++) {
+            Fibre& f = rt->fibres[t];
+            if (f.state != AT_BARRIER) continue;
+            waiting++;
+            if (line >= 0 && line != f.line) FAULT("a barrier is reached at two places (lines %d and %d)", line, f.line);
+            line = f.line;
+        }
+        if (waiting == 0) return;
+        if (waiting != threads) FAULT("a barrier (line %d) is reached by %u of %u threads", line, waiting, threads);
+        for (uint t = 0; t < threads; t++) rt->fibres[t].state = READY;
+        rt->epoch++;
+    }
+}
+static void prepare(uint threads) {
+    if (rt == nullptr) {
+        rt = new Runtime();
+        stack_t own = {};
+        own.ss_size = 64 * 1024;
+        own.ss_sp = malloc(own.ss_size);
+        sigaltstack(&own, nullptr);
+        struct sigaction action = {};
+        action.sa_sigaction = on_signal;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+        sigaction(SIGSEGV, &action, nullptr);
+        sigaction(SIGBUS, &action, nullptr);
+    }
+    while (rt->fibres.size() < threads) {
+        Fibre f = {};
+        f.stack = (char*)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        rt->fibres.push_back(f);
+    }
+    for (auto& v : rt->values) if (v.size() < threads) v.resize(threads);
+    if (rt->turns.size() < threads) rt->turns.resize(threads);
+}
+}
+// Runs a grid of groups. Gives null, or what went wrong.
+extern "C" __attribute__((visibility("default"))) const char* host_launch(
+    void* entry, const char* name, const uint* grid, uint threads, void* const* pointers, uint count) {
+    using namespace host;
+    prepare(threads);
+    rt->entry = (Entry)entry;
+    rt->name = name;
+    for (int i = 0; i < POINTERS; i++) rt->pointers[i] = (uint)i < count ? pointers[i] : nullptr;
+    if (sigsetjmp(rt->escape, 1)) return rt->message;
+    rt->inside = 1;
+    for (uint z = 0; z < grid[2]; z++)
+        for (uint y = 0; y < grid[1]; y++)
+            for (uint x = 0; x < grid[0]; x++) {
+                rt->group_serial = rt->group_serial % 65535u + 1u;
+                rt->epoch = rt->group_serial * 65536u;
+                for (uint t = 0; t < threads; t++) {
+                    rt->fibres[t].context = Context{{x, y, z}, t, threads};
+                    rt->turns[t] = 0;
+                }
+                run_group(threads);
+            }
+    rt->inside = 0;
+    return nullptr;
+}

@@ -1,0 +1,51 @@
+// Dialect prelude: CUDA C++ (NVRTC), options --std=c++14 --fmad=false.
+typedef unsigned int uint; typedef unsigned short ushort; typedef unsigned char uchar;
+typedef signed char schar; typedef unsigned long long ulong;
+#define SIMD_WIDTH 32u
+#define DEV
+#define CONST const
+#define THREAD
+#define TG_PTR(T) T*
+#define KERNEL(name) extern "C" __global__ void name
+#define FN static __device__ __forceinline__
+#define IN(T, n, i)   const T* n
+#define OUT(T, n, i)  T* n
+#define ARGS(T, n, i) const T n
+#define GRID_ARGS
+#define tgid   (make_uint3(blockIdx.x, blockIdx.y, blockIdx.z))
+#define tid    (threadIdx.x)
+#define ntid   (blockDim.x)
+#define lane   (threadIdx.x & (SIMD_WIDTH - 1u))
+#define sgid   (threadIdx.x / SIMD_WIDTH)
+#define nsg    (blockDim.x / SIMD_WIDTH)
+#define SHARED(T, n, N) __shared__ T n[N]
+#define SHARED_ATOMIC(n, N) __shared__ uint n[N]
+#define TG_ATOMIC_PTR uint*
+#define TG_BARRIER() __syncthreads()
+#define UNROLL _Pragma("unroll")
+#define TABLE(T, n, N) static __device__ const T n[N]
+FN float simd_shuffle_xor(float v, uint m) { return __shfl_xor_sync(0xffffffffu, v, (int)m); }
+FN uint  simd_shuffle_xor(uint v, uint m) { return __shfl_xor_sync(0xffffffffu, v, (int)m); }
+FN int   simd_shuffle_xor(int v, uint m) { return __shfl_xor_sync(0xffffffffu, v, (int)m); }
+FN float simd_shuffle(float v, uint l) { return __shfl_sync(0xffffffffu, v, (int)l); }
+FN uint  simd_shuffle(uint v, uint l) { return __shfl_sync(0xffffffffu, v, (int)l); }
+FN void  tg_atomic_store(uint* p, uint i, uint v) { p[i] = v; }
+FN uint  tg_atomic_load(uint* p, uint i) { return p[i]; }
+FN void  tg_atomic_add(uint* p, uint i, uint v) { atomicAdd(p + i, v); }
+FN float as_float(uint u) { return __uint_as_float(u); }
+FN uint  as_uint(float f) { return __float_as_uint(f); }
+FN float half_bits(ushort h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
+FN float sqrt_(float x) { return __fsqrt_rn(x); }
+FN float abs_(float x) { return fabsf(x); }
+FN float rint_(float x) { return rintf(x); }
+FN uint  popcount_(uint x) { return (uint)__popc(x); }
+#define fma(a, b, c) __fmaf_rn((a), (b), (c))
+// Four signed bytes times four signed bytes, exact.
+#if __CUDA_ARCH__ >= 610
+FN int dot4_i8(uint a, uint b, int c) { return __dp4a((int)a, (int)b, c); }
+#else
+FN int dot4_i8(uint a, uint b, int c) {
+    return c + (schar)a * (schar)b + (schar)(a >> 8) * (schar)(b >> 8) + (schar)(a >> 16) * (schar)(b >> 16)
+        + (schar)(a >> 24) * (schar)(b >> 24);
+}
+#endif

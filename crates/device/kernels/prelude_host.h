@@ -1,0 +1,112 @@
+// Dialect prelude: C++14 of the host. Every thread of a group is a fibre (`host_rt.cpp`): barriers and simdgroup
+// operations hand over to the scheduler, which checks that every lane comes to the same place; shared arrays check
+// every access. Options: -ffp-contract=off.
+#include <cmath>
+#include <cstdint>
+#include <cstddef>
+#include <cstring>
+typedef unsigned int uint; typedef unsigned short ushort; typedef unsigned char uchar;
+typedef signed char schar; typedef unsigned long ulong;
+struct uint3 { uint x, y, z; };
+namespace host {
+struct Context { uint3 group; uint thread, threads; };
+extern thread_local Context* current;
+// Every thread of the group.
+void barrier(int line);
+// Every lane of the simdgroup: gives all their values.
+const uint* exchange(uint bits, int line);
+// Storage of a shared array; `words` are its trackers.
+struct Word { uint written, writer, read, reader; };
+struct Array { uchar* bytes; Word* words; };
+Array shared(int id, size_t bytes, size_t elements);
+void on_read(Word& w, size_t index);
+void on_write(Word& w, size_t index);
+void out_of_shared(size_t index, size_t elements);
+// A shared array that tracks who touches what.
+template <class T> struct Shared {
+    T* values; Word* words; size_t length;
+    struct Element {
+        T& value; Word& word; size_t index;
+        operator T() const { on_read(word, index); return value; }
+        Element& operator=(T v) { on_write(word, index); value = v; return *this; }
+        Element& operator=(const Element& o) { return *this = (T)o; }
+        Element& operator+=(T v) { return *this = (T)*this + v; }
+    };
+    Element operator[](size_t i) const {
+        if (i >= length) out_of_shared(i, length);
+        return Element{values[i], words[i], i};
+    }
+    Shared operator+(size_t i) const {
+        if (i > length) out_of_shared(i, length);
+        return Shared{values + i, words + i, length - i};
+    }
+};
+template <class T> Shared<T> make_shared(int id, size_t n) {
+    Array a = shared(id, n * sizeof(T), n);
+    return Shared<T>{(T*)a.bytes, a.words, n};
+}
+struct Atomic { uint* values; Word* words; size_t length; };
+inline Atomic make_atomic(int id, size_t n) {
+    Array a = shared(id, n * sizeof(uint), n);
+    return Atomic{(uint*)a.bytes, a.words, n};
+}
+}
+#define SIMD_WIDTH 32u
+#define DEV
+#define CONST const
+#define THREAD
+#define TG_PTR(T) host::Shared<T>
+#define KERNEL(name) extern "C" void name
+#define FN static inline
+#define IN(T, n, i)   const T* n
+#define OUT(T, n, i)  T* n
+#define ARGS(T, n, i) const T& n
+#define GRID_ARGS
+#define tgid (host::current->group)
+#define tid  (host::current->thread)
+#define ntid (host::current->threads)
+#define lane (host::current->thread & (SIMD_WIDTH - 1u))
+#define sgid (host::current->thread / SIMD_WIDTH)
+#define nsg  (host::current->threads / SIMD_WIDTH)
+#define SHARED(T, n, N) host::Shared<T> n = host::make_shared<T>(__COUNTER__, N)
+#define SHARED_ATOMIC(n, N) host::Atomic n = host::make_atomic(__COUNTER__, N)
+#define TG_ATOMIC_PTR host::Atomic
+#define TG_BARRIER() host::barrier(__LINE__)
+#define UNROLL
+#define TABLE(T, n, N) static const T n[N]
+FN uint as_uint(float f) { uint u; std::memcpy(&u, &f, 4); return u; }
+FN float as_float(uint u) { float f; std::memcpy(&f, &u, 4); return f; }
+#define simd_shuffle_xor(v, m) host_shuffle((v), lane ^ (m), __LINE__)
+#define simd_shuffle(v, l) host_shuffle((v), (l), __LINE__)
+FN float host_shuffle(float v, uint l, int line) { return as_float(host::exchange(as_uint(v), line)[l & (SIMD_WIDTH - 1u)]); }
+FN uint  host_shuffle(uint v, uint l, int line) { return host::exchange(v, line)[l & (SIMD_WIDTH - 1u)]; }
+FN int   host_shuffle(int v, uint l, int line) { return (int)host::exchange((uint)v, line)[l & (SIMD_WIDTH - 1u)]; }
+FN void  tg_atomic_store(host::Atomic p, uint i, uint v) {
+    if (i >= p.length) host::out_of_shared(i, p.length);
+    host::on_write(p.words[i], i); p.values[i] = v;
+}
+FN uint  tg_atomic_load(host::Atomic p, uint i) {
+    if (i >= p.length) host::out_of_shared(i, p.length);
+    host::on_read(p.words[i], i); return p.values[i];
+}
+// Between two barriers additions may come from any thread; the array was stored to before.
+FN void  tg_atomic_add(host::Atomic p, uint i, uint v) {
+    if (i >= p.length) host::out_of_shared(i, p.length);
+    p.values[i] += v;
+}
+FN float half_bits(ushort h) {
+    uint s = (uint)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023;
+    if (e == 31) return as_float(s | (m ? 0x7fc00000u : 0x7f800000u) | (m << 13));
+    if (e == 0) return as_float(as_uint((float)m * 5.9604644775390625e-8f) | s);
+    return as_float(s | ((e + 112) << 23) | (m << 13));
+}
+FN float sqrt_(float x) { return std::sqrt(x); }
+FN float abs_(float x) { return std::fabs(x); }
+FN float rint_(float x) { return std::nearbyintf(x); }
+FN uint  popcount_(uint x) { return (uint)__builtin_popcount(x); }
+#define fma(a, b, c) __builtin_fmaf((a), (b), (c))
+// Four signed bytes times four signed bytes, exact.
+FN int dot4_i8(uint a, uint b, int c) {
+    return c + (schar)a * (schar)b + (schar)(a >> 8) * (schar)(b >> 8) + (schar)(a >> 16) * (schar)(b >> 16)
+        + (schar)(a >> 24) * (schar)(b >> 24);
+}

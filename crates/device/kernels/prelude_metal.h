@@ -1,0 +1,40 @@
+// Dialect prelude: Metal Shading Language 3.1, math mode safe.
+#include <metal_stdlib>
+using namespace metal;
+#pragma clang fp contract(off)
+#define SIMD_WIDTH 32u
+#define DEV device
+#define CONST constant
+#define THREAD thread
+#define TG_PTR(T) threadgroup T*
+#define KERNEL(name) kernel void name
+#define FN static inline
+#define IN(T, n, i)   const device T* n [[buffer(i)]]
+#define OUT(T, n, i)  device T* n [[buffer(i)]]
+#define ARGS(T, n, i) constant T& n [[buffer(i)]]
+#define GRID_ARGS , uint3 tgid [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]], \
+    uint lane [[thread_index_in_simdgroup]], uint sgid [[simdgroup_index_in_threadgroup]], \
+    uint nsg [[simdgroups_per_threadgroup]], uint3 ntid3 [[threads_per_threadgroup]]
+#define ntid (ntid3.x)
+#define SHARED(T, n, N) threadgroup T n[N]
+#define SHARED_ATOMIC(n, N) threadgroup atomic_uint n[N]
+#define TG_ATOMIC_PTR threadgroup atomic_uint*
+#define TG_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define TABLE(T, n, N) constant T n[N]
+typedef char schar;
+FN void  tg_atomic_store(threadgroup atomic_uint* p, uint i, uint v) { atomic_store_explicit(p + i, v, memory_order_relaxed); }
+FN uint  tg_atomic_load(threadgroup atomic_uint* p, uint i) { return atomic_load_explicit(p + i, memory_order_relaxed); }
+FN void  tg_atomic_add(threadgroup atomic_uint* p, uint i, uint v) { atomic_fetch_add_explicit(p + i, v, memory_order_relaxed); }
+FN float as_float(uint u) { return as_type<float>(u); }
+FN uint  as_uint(float f) { return as_type<uint>(f); }
+FN float half_bits(ushort h) { return (float)as_type<half>(h); }
+FN float sqrt_(float x) { return precise::sqrt(x); }
+FN float abs_(float x) { return fabs(x); }
+FN float rint_(float x) { return rint(x); }
+FN uint  popcount_(uint x) { return popcount(x); }
+// Four signed bytes times four signed bytes, exact.
+FN int dot4_i8(uint a, uint b, int c) {
+    return c + (int)(schar)a * (int)(schar)b + (int)(schar)(a >> 8) * (int)(schar)(b >> 8)
+        + (int)(schar)(a >> 16) * (int)(schar)(b >> 16) + (int)(schar)(a >> 24) * (int)(schar)(b >> 24);
+}
