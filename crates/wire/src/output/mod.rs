@@ -1,8 +1,23 @@
 //! Text of the model to channels and calls, however the text is cut.
+//!
+//! `parser.rs` has the states; `tags.rs` knows the markup, `arguments.rs` makes JSON of it,
+//! `stops.rs` finds stop strings and `probabilities.rs` keeps tokens beside the text.
+
+mod arguments;
+mod parser;
+mod probabilities;
+mod stops;
+mod tags;
+
+#[cfg(test)]
+mod tests;
+
+pub use parser::OutputParser;
+pub(crate) use tags::MARKER;
 
 use ironstar_text::chat::Release;
 
-use crate::{SampledCalls, ToolSet};
+use crate::ToolSet;
 
 /// What a piece of text turned out to be. Joined, the pieces of an answer do not depend on how its
 /// text was cut.
@@ -33,7 +48,8 @@ pub enum Output {
         /// Number of the call.
         index: usize,
     },
-    /// The answer was cut off within the call: its arguments are not complete JSON.
+    /// The answer was cut off within the call: its arguments are not complete JSON, so that no
+    /// client takes half a command for a whole one.
     CallCut {
         /// Number of the call.
         index: usize,
@@ -74,9 +90,12 @@ pub struct ParserOptions {
     pub release: Release,
     /// Whether the prompt ended within the model's reasoning.
     pub reasoning: bool,
+    /// Whether the caller tells of `<think>` and `</think>` tokens by
+    /// [`OutputParser::push_think`], so that the same letters in a text mean nothing.
+    pub think_tokens: bool,
     /// Whether the prompt ended within a block of calls that it opened.
     pub in_calls: bool,
-    /// Whether calls are looked for, and their tools.
+    /// Tools that were offered: without any that may be called, no calls are looked for.
     pub tools: ToolSet,
     /// Texts that end the answer. They are looked for in what the model says, neither in its
     /// reasoning nor in calls.
@@ -85,57 +104,4 @@ pub struct ParserOptions {
     pub call_ids: String,
     /// What the protocol's ids of calls begin with, as `call_`.
     pub call_prefix: &'static str,
-}
-
-/// Parses one answer.
-#[derive(Clone, Debug)]
-pub struct OutputParser {
-    options: ParserOptions,
-}
-
-impl OutputParser {
-    /// At the beginning of an answer.
-    #[must_use]
-    pub fn new(options: ParserOptions) -> Self {
-        Self { options }
-    }
-
-    /// Takes the next text. Markers of the model (`<think>`, `</think>`, `｜DSML｜`) are given as
-    /// text; those that end an answer are not given. `token` is the token that the text belongs to,
-    /// where probabilities are wanted: then every token is given, those without text too.
-    pub fn push(&mut self, text: &str, _token: Option<TokenLogprobs>) -> Vec<Output> {
-        let _ = &self.options;
-        vec![Output::Text(text.to_owned())]
-    }
-
-    /// Ends the answer and gives what was held back. `cut` says that the model was not done: a call
-    /// within which it was cut off stays incomplete, and nothing is added to it.
-    pub fn end(&mut self, _cut: bool) -> Vec<Output> {
-        Vec::new()
-    }
-
-    /// The stop string that came. Nothing after it is given any more, so sampling should end.
-    #[must_use]
-    pub fn stopped(&self) -> Option<&str> {
-        None
-    }
-
-    /// Whether the model is reasoning.
-    #[must_use]
-    pub fn reasoning(&self) -> bool {
-        false
-    }
-
-    /// Calls so far, complete or not.
-    #[must_use]
-    pub fn calls(&self) -> usize {
-        0
-    }
-
-    /// The answer's calls with their exact text, for [`crate::CallMemory`]; after
-    /// [`OutputParser::end`]. `None` if there are none or the last is incomplete.
-    #[must_use]
-    pub fn sampled_calls(&self) -> Option<SampledCalls> {
-        None
-    }
 }
