@@ -30,7 +30,6 @@ mod select;
 use crate::Error;
 pub use adjust::{Adjust, Counts};
 use ironstar_device::{LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights};
-use select::Candidate;
 
 /// Most alternatives that [`Settings::logprobs`] can ask for.
 pub const ALTERNATIVES_MAX: usize = 1024;
@@ -96,8 +95,7 @@ pub struct Sampled {
 #[derive(Debug, Default)]
 pub struct Sampler {
     weights: Vec<u64>,
-    band: Vec<Candidate>,
-    sums: Vec<u64>,
+    room: select::Room,
     /// Largest logit of each block of [`LOGIT_BLOCK`].
     block_max: Vec<f32>,
 }
@@ -181,9 +179,8 @@ impl Sampler {
         let (weights, block_max) = (&self.weights, &self.block_max);
         let temperature = settings.temperature;
         let row = select::Row { logits, weights, total, block_max, max, temperature };
-        let least = select::cut(&row, &filters, &mut self.band, &mut self.sums);
-        let kept = select::kept(&row, least, &mut self.sums);
-        select::walk(&row, least, &self.sums, random::below(number, kept))
+        let kept = select::cut(&row, &filters, &mut self.room);
+        select::walk(&row, kept.least, random::below(number, kept.weight))
     }
 }
 

@@ -1,13 +1,14 @@
 //! Which tokens the filters keep, found without sorting the row.
 //!
 //! The kept tokens are a prefix of the order (logit descending, id ascending), so it is enough to
-//! find its last one. It lies in a band of logits that whole sums over the row close in on, from
-//! the largest logit down; the tokens of a band that is narrow enough are gathered, and among them
-//! the last one is found by halving (quickselect). The sums cost a few microseconds each where few
-//! blocks reach the band, as in the rows of language models.
+//! find its last one. It lies in a band of logits that one sum near the largest logit bounds; that
+//! costs a few microseconds where few blocks reach so far, as in the rows of language models. Where
+//! the band is still wide, the tokens of some blocks tell where the last one probably is, one pass
+//! over the row sums what is above and gathers what is there, and only if it is elsewhere do more
+//! sums close in on it. Among the gathered tokens it is found by halving (quickselect).
 
 use super::Settings;
-use ironstar_device::{LOGIT_BLOCK, WEIGHT_BITS, weights_from};
+use ironstar_device::{LOGIT_BLOCK, WEIGHT_BITS, weights_from, weights_split};
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -70,6 +71,31 @@ impl Row<'_> {
         sums.resize(self.block_max.len(), 0);
         let (count, weight) = weights_from(self.logits, self.weights, self.block_max, logit, sums);
         Amount { count, weight }
+    }
+
+    /// Number and weight of the tokens from `high` up; those from `low` up to there are gathered,
+    /// by ascending id.
+    fn split(&self, low: f32, high: f32, room: &mut Room) -> Amount {
+        let ids = &mut room.ids;
+        let (count, weight) =
+            weights_split(self.logits, self.weights, self.block_max, (low, high), ids);
+        room.band.clear();
+        room.band.extend(ids.iter().map(|&id| self.candidate(id as usize)));
+        Amount { count, weight }
+    }
+
+    /// Whether three blocks in four lie below a logit.
+    fn few_reach(&self, logit: f32) -> bool {
+        let reach = self.block_max.iter().filter(|max| **max >= logit).count();
+        reach < self.block_max.len() / 4
+    }
+
+    /// The median of the blocks' largest logits.
+    fn median_max(&self, maxima: &mut Vec<f32>) -> f32 {
+        maxima.clear();
+        maxima.extend_from_slice(self.block_max);
+        let half = maxima.len() / 2;
+        *maxima.select_nth_unstable_by(half, f32::total_cmp).1
     }
 
     /// The logit so far below the largest, in units of temperature.
@@ -148,124 +174,244 @@ fn share(part: u64, total: u64) -> u64 {
     u64::try_from(product.div_ceil(u128::from(PART_ONE))).expect("a part of the total")
 }
 
-/// A key that the kept tokens have at least, and no other. `band` and `sums` are memory to work in.
-pub(super) fn cut(
-    row: &Row<'_>,
-    filters: &Filters,
-    band: &mut Vec<Candidate>,
-    sums: &mut Vec<u64>,
-) -> u64 {
-    let (mut least, mut total) = (LAST, row.total);
-    if let Some(count) = filters.count {
-        least = locate(row, Goal::Count(count), band, sums);
-        total = kept(row, least, sums);
-    }
-    if let Some(part) = filters.part {
-        let goal = Goal::Weight(share(part, total).max(1));
-        least = least.max(locate(row, goal, band, sums));
-    }
-    if filters.weight > 0 {
-        least = least.max(lightest(row, filters.weight, band));
-    }
-    least
+/// Memory to work in.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    band: Vec<Candidate>,
+    ids: Vec<u32>,
+    sums: Vec<u64>,
+    maxima: Vec<f32>,
 }
 
-/// First reach, in units of temperature: the usual nucleus lies within.
-const NEAR: f64 = 3.0;
-/// Times that the reach grows threefold before all is taken.
-const REACHES: usize = 4;
-/// A band of so few tokens is narrow enough.
-const BAND: usize = 512;
-/// Most sums that narrow a band.
-const NARROWINGS: usize = 16;
+/// A prefix of the order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefix {
+    /// Its tokens have keys from here on, and no others.
+    pub least: u64,
+    /// Their weight.
+    pub weight: u64,
+}
 
-/// Key of the last token of the shortest prefix that reaches a goal; the row does.
-fn locate(row: &Row<'_>, goal: Goal, band: &mut Vec<Candidate>, sums: &mut Vec<u64>) -> u64 {
-    // Tokens from `high` up fall short, those from `low` up do not.
-    let (mut high, mut before) = (row.max.next_up(), Amount::default());
-    let mut low = f32::NEG_INFINITY;
-    let mut after = Amount { count: row.logits.len(), weight: row.total };
-    let mut reach = NEAR;
-    for _ in 0..REACHES {
-        let logit = row.logit_below(reach);
-        let amount = row.from(logit, sums);
-        if goal.is_reached(amount) {
-            (low, after) = (logit, amount);
-            break;
-        }
-        if logit < high {
-            (high, before) = (logit, amount);
-        }
-        reach *= 3.0;
+/// The tokens that the filters keep.
+pub(super) fn cut(row: &Row<'_>, filters: &Filters, room: &mut Room) -> Prefix {
+    let mut kept = Prefix { least: LAST, weight: row.total };
+    if let Some(count) = filters.count {
+        kept = locate(row, Goal::Count(count), room);
     }
-    // False position; an end that stays is drawn nearer each time (the Illinois rule).
-    let (mut above, mut below) = (goal.distance(before), goal.distance(after));
-    let mut was_reached = None;
-    for _ in 0..NARROWINGS {
-        if after.count - before.count <= BAND || low == f32::NEG_INFINITY {
-            break;
+    if let Some(part) = filters.part {
+        // It reaches a part of what is kept, so it is no longer.
+        kept = locate(row, Goal::Weight(share(part, kept.weight).max(1)), room);
+    }
+    if filters.weight > 0 {
+        let least = lightest(row, filters.weight, room);
+        if least > kept.least {
+            room.sums.resize(row.block_max.len(), 0);
+            let weight = weight_in(row, least, 0..row.block_max.len(), &mut room.sums);
+            kept = Prefix { least, weight };
         }
-        let part = (above / (above + below).max(1.0)).clamp(0.01, 0.99);
-        let logit = high - (high - low) * part;
-        if logit <= low || logit >= high {
-            break;
-        }
-        let amount = row.from(logit, sums);
+    }
+    kept
+}
+
+/// A band of so few tokens is narrow enough.
+const BAND: usize = 3072;
+/// Most sums that narrow a band, after one look at some of its tokens.
+const NARROWINGS: usize = 20;
+
+/// A band of logits that holds the last token of a prefix: tokens from `high` up fall short of the
+/// goal, those from `low` up do not.
+struct Band {
+    low: f32,
+    after: Amount,
+    high: f32,
+    before: Amount,
+}
+
+impl Band {
+    fn count(&self) -> usize {
+        self.after.count - self.before.count
+    }
+
+    /// Takes in what was found at a logit inside.
+    fn narrow(&mut self, goal: Goal, logit: f32, amount: Amount) -> bool {
         let reached = goal.is_reached(amount);
         if reached {
-            (low, after, below) = (logit, amount, goal.distance(amount));
+            (self.low, self.after) = (logit, amount);
         } else {
-            (high, before, above) = (logit, amount, goal.distance(amount));
+            (self.high, self.before) = (logit, amount);
         }
+        reached
+    }
+}
+
+/// The shortest prefix that reaches a goal; the row does.
+fn locate(row: &Row<'_>, goal: Goal, room: &mut Room) -> Prefix {
+    let after = Amount { count: row.logits.len(), weight: row.total };
+    let (low, high) = (f32::NEG_INFINITY, row.max.next_up());
+    let mut band = Band { low, after, high, before: Amount::default() };
+    // Logits that few blocks reach, so that the sum costs little, and then one that half of them
+    // reach: about one token in a hundred does.
+    for reach in [3.0, 6.0, 12.0] {
+        let logit = row.logit_below(reach);
+        if band.low > f32::NEG_INFINITY || logit >= band.high || !row.few_reach(logit) {
+            break;
+        }
+        band.narrow(goal, logit, row.from(logit, &mut room.sums));
+    }
+    if band.count() > BAND {
+        let middle = row.median_max(&mut room.maxima);
+        if middle > band.low && middle < band.high {
+            band.narrow(goal, middle, row.from(middle, &mut room.sums));
+        }
+    }
+    let mut gathered = false;
+    for _ in 0..ESTIMATES {
+        let Some(guess) = estimate(row, goal, &band).filter(|_| band.count() > BAND) else {
+            break;
+        };
+        if guess.count > SPLIT {
+            band.narrow(goal, guess.middle, row.from(guess.middle, &mut room.sums));
+            continue;
+        }
+        let before = row.split(guess.low, guess.high, room);
+        let inside: u64 = room.band.iter().map(|c| c.weight).sum();
+        let after =
+            Amount { count: before.count + room.band.len(), weight: before.weight + inside };
+        gathered = !band.narrow(goal, guess.high, before) && band.narrow(goal, guess.low, after);
+        break;
+    }
+    if !gathered {
+        narrow(row, goal, &mut band, &mut room.sums);
+        row.split(band.low, band.high, room);
+    }
+    let count = match goal {
+        Goal::Count(count) => {
+            let left = count - band.before.count;
+            room.band.select_nth_unstable_by(left - 1, earlier);
+            left
+        }
+        Goal::Weight(weight) => prefix_reaching(&mut room.band, weight - band.before.weight),
+    };
+    let inside = &room.band[..count];
+    let least = inside.iter().map(|c| c.key).min().expect("a prefix has a token");
+    Prefix { least, weight: band.before.weight + inside.iter().map(|c| c.weight).sum::<u64>() }
+}
+
+/// Narrows a band by whole sums: false position; an end that stays is drawn nearer each time (the
+/// Illinois rule).
+fn narrow(row: &Row<'_>, goal: Goal, band: &mut Band, sums: &mut Vec<u64>) {
+    let (mut above, mut below) = (goal.distance(band.before), goal.distance(band.after));
+    let mut was_reached = None;
+    for _ in 0..NARROWINGS {
+        if band.count() <= BAND {
+            break;
+        }
+        // Below all that weighs anything lies nothing of interest.
+        let low = band.low.max(row.logit_below(32.0));
+        let part = (above / (above + below).max(1.0)).clamp(0.01, 0.99);
+        let logit = band.high - (band.high - low) * part;
+        if logit <= band.low || logit >= band.high {
+            break;
+        }
+        let amount = row.from(logit, sums);
+        let reached = band.narrow(goal, logit, amount);
+        *(if reached { &mut below } else { &mut above }) = goal.distance(amount);
         if was_reached == Some(reached) {
-            let stays = if reached { &mut above } else { &mut below };
-            *stays *= 0.5;
+            *(if reached { &mut above } else { &mut below }) *= 0.5;
         }
         was_reached = Some(reached);
     }
-    gather(row, low, high, band);
-    let count = match goal {
-        Goal::Count(count) => {
-            let left = count - before.count;
-            band.select_nth_unstable_by(left - 1, earlier);
-            left
-        }
-        Goal::Weight(weight) => prefix_reaching(band, weight - before.weight),
+}
+
+/// Tokens that are looked at for an estimate.
+const SAMPLE: usize = 4096;
+/// Steps of logits in which they are counted.
+const STEPS: usize = 512;
+/// Most estimates.
+const ESTIMATES: usize = 3;
+/// Most tokens that are gathered after an estimate.
+const SPLIT: usize = 8192;
+
+/// Where the last token of a prefix probably lies.
+struct Guess {
+    low: f32,
+    middle: f32,
+    high: f32,
+    /// Tokens from `low` to `high`, about.
+    count: usize,
+}
+
+/// A guess from the tokens of some blocks; `None` where they tell nothing. Sums over the row decide
+/// whether it is right.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to STEPS - 1")]
+fn estimate(row: &Row<'_>, goal: Goal, band: &Band) -> Option<Guess> {
+    let every = (row.logits.len() / SAMPLE).max(1);
+    let sampled = || {
+        let blocks = row.logits.chunks(LOGIT_BLOCK).zip(row.weights.chunks(LOGIT_BLOCK));
+        blocks.step_by(every).flat_map(|(logits, weights)| logits.iter().zip(weights))
     };
-    band[..count].iter().map(|c| c.key).min().expect("a prefix has a token")
+    let inside = |logit: f32| logit >= band.low && logit < band.high;
+    let mut least = [f32::INFINITY; LOGIT_BLOCK];
+    let blocks = row.logits.as_chunks::<LOGIT_BLOCK>().0;
+    for block in blocks.iter().step_by(every) {
+        for (least, &logit) in least.iter_mut().zip(block) {
+            *least = if logit < *least { logit } else { *least };
+        }
+    }
+    let floor = least.into_iter().fold(f32::INFINITY, f32::min);
+    let floor = floor.max(band.low).max(row.logit_below(32.0));
+    let top = band.high;
+    let per_step = STEPS as f32 / (top - floor);
+    if floor >= top || !per_step.is_finite() {
+        return None;
+    }
+    let mut steps = [(0u16, 0.0f32); STEPS];
+    let mut squares = 0.0;
+    for (&logit, &weight) in sampled().filter(|(logit, _)| inside(**logit)) {
+        let amount = match goal {
+            Goal::Count(_) => 1.0,
+            Goal::Weight(_) => weight as f32,
+        };
+        let step = &mut steps[(((top - logit) * per_step) as usize).min(STEPS - 1)];
+        *step = (step.0 + 1, step.1 + amount);
+        squares += amount * amount;
+    }
+    let total: f32 = steps.iter().map(|step| step.1).sum();
+    let (above, below) = (goal.distance(band.before), goal.distance(band.after));
+    let part = above / (above + below).max(1.0);
+    let error = 2.5 * (part * (1.0 - part) * squares).sqrt() / total.max(1.0);
+    let step_at = |part: f32| {
+        let mut sum = 0.0;
+        let reaches = |step: &(u16, f32)| {
+            sum += step.1;
+            sum >= part * total
+        };
+        steps.iter().position(reaches).unwrap_or(STEPS - 1)
+    };
+    let (first, last) = (step_at(part - error), step_at(part + error));
+    let logit_at = |step: usize| top - step as f32 / per_step;
+    // The steps of both ends stay inside.
+    let high = if first == 0 { band.high } else { logit_at(first).next_up().min(band.high) };
+    let low = logit_at(last + 1).next_down().max(band.low);
+    let middle = logit_at(step_at(part) + 1).clamp(low, high);
+    let count = every * steps[first..=last].iter().map(|step| usize::from(step.0)).sum::<usize>();
+    (low < middle && middle < high).then_some(Guess { low, middle, high, count })
 }
 
 /// A key that the tokens of at least a weight have at least, and no other.
-fn lightest(row: &Row<'_>, weight: u64, band: &mut Vec<Candidate>) -> u64 {
+fn lightest(row: &Row<'_>, weight: u64, room: &mut Room) -> u64 {
     // Weights fall with logits but for a few parts in 10^12, so a band about the logit of this
     // weight tells: above it all are heavy enough, below it none.
     let reach = libm::log((1u64 << WEIGHT_BITS) as f64 / weight as f64);
     let high = row.logit_below(reach - 0.01).next_up();
-    gather(row, row.logit_below(reach + 0.01).next_down(), high, band);
-    let heavy = band.iter().filter(|c| c.weight >= weight);
+    row.split(row.logit_below(reach + 0.01).next_down(), high, room);
+    let heavy = room.band.iter().filter(|c| c.weight >= weight);
     heavy.map(|c| c.key).min().unwrap_or_else(|| key_of(high, 0) & !0xffff_ffff)
 }
 
 fn earlier(a: &Candidate, b: &Candidate) -> Ordering {
     b.key.cmp(&a.key)
-}
-
-/// All tokens with logits from `low` up and below `high`, by ascending id.
-fn gather(row: &Row<'_>, low: f32, high: f32, band: &mut Vec<Candidate>) {
-    band.clear();
-    for (block, &max) in row.block_max.iter().enumerate() {
-        if max < low {
-            continue;
-        }
-        let start = block * LOGIT_BLOCK;
-        let logits = &row.logits[start..row.logits.len().min(start + LOGIT_BLOCK)];
-        let inside = |logit: f32| (logit >= low) & (logit < high);
-        if logits.iter().map(|&logit| u32::from(inside(logit))).sum::<u32>() == 0 {
-            continue;
-        }
-        let ids = logits.iter().enumerate().filter(|(_, logit)| inside(**logit));
-        band.extend(ids.map(|(place, _)| row.candidate(start + place)));
-    }
 }
 
 /// Moves the shortest prefix of the order that reaches a weight to the front and returns its
@@ -286,32 +432,47 @@ fn prefix_reaching(slice: &mut [Candidate], target: u64) -> usize {
     end
 }
 
-/// Weights of each block's kept tokens, those with keys from `least` on; and their sum.
-pub(super) fn kept(row: &Row<'_>, least: u64, sums: &mut Vec<u64>) -> u64 {
+/// Weight of the tokens with keys from `least` on in some blocks, and in each of them.
+fn weight_in(row: &Row<'_>, least: u64, blocks: Range<usize>, sums: &mut [u64]) -> u64 {
     let logit = logit_of(least);
-    sums.resize(row.block_max.len(), 0);
     let id = usize::try_from(!least & 0xffff_ffff).unwrap_or(usize::MAX);
-    let last = (id / LOGIT_BLOCK).min(sums.len());
+    let last = (id / LOGIT_BLOCK).clamp(blocks.start, blocks.end);
     // Of tokens with the last one's logit, those before it are kept and those after it are not.
-    let from = |blocks: Range<usize>, logit: f32, sums: &mut [u64]| {
+    let from = |part: Range<usize>, logit: f32, sums: &mut [u64]| {
         let at = |block: usize| row.logits.len().min(block * LOGIT_BLOCK);
-        let ids = at(blocks.start)..at(blocks.end);
+        let ids = at(part.start)..at(part.end);
         let (logits, weights) = (&row.logits[ids.clone()], &row.weights[ids]);
-        weights_from(logits, weights, &row.block_max[blocks.clone()], logit, &mut sums[blocks]).1
+        let sums = &mut sums[part.start - blocks.start..part.end - blocks.start];
+        weights_from(logits, weights, &row.block_max[part], logit, sums).1
     };
-    let mut total = from(0..last, logit, sums);
-    if last < sums.len() {
-        sums[last] = row.block(last).filter(|c| c.key >= least).map(|c| c.weight).sum();
-        total += sums[last] + from(last + 1..sums.len(), logit.next_up(), sums);
+    let mut total = from(blocks.start..last, logit, sums);
+    if last < blocks.end {
+        let here = row.block(last).filter(|c| c.key >= least).map(|c| c.weight).sum();
+        sums[last - blocks.start] = here;
+        total += here + from(last + 1..blocks.end, logit.next_up(), sums);
     }
     total
 }
 
+/// Blocks that are summed at once on the way to a token.
+const STRIDE: usize = 32;
+
 /// The kept token whose interval holds `at`, tokens laid out by id.
-pub(super) fn walk(row: &Row<'_>, least: u64, sums: &[u64], at: u64) -> usize {
-    let mut before = 0;
-    for (block, sum) in sums.iter().enumerate() {
-        if at < before + sum {
+pub(super) fn walk(row: &Row<'_>, least: u64, at: u64) -> usize {
+    let (mut before, blocks) = (0, row.block_max.len());
+    let mut sums = [0; STRIDE];
+    for start in (0..blocks).step_by(STRIDE) {
+        let end = blocks.min(start + STRIDE);
+        let sum = weight_in(row, least, start..end, &mut sums[..end - start]);
+        if at >= before + sum {
+            before += sum;
+            continue;
+        }
+        for (block, sum) in (start..end).zip(sums) {
+            if at >= before + sum {
+                before += sum;
+                continue;
+            }
             for candidate in row.block(block).filter(|c| c.key >= least) {
                 before += candidate.weight;
                 if at < before {
@@ -319,7 +480,6 @@ pub(super) fn walk(row: &Row<'_>, least: u64, sums: &[u64], at: u64) -> usize {
                 }
             }
         }
-        before += sum;
     }
     unreachable!("the number is below the sum of the weights")
 }
