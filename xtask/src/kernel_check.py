@@ -14,6 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 THREADS = 2
+# The first messages of a compiler say what is wrong.
+LINES_MAX = 30
 
 
 def compiler(folder):
@@ -64,7 +66,7 @@ def resources(log):
 def without_resources(log):
     """What is left of the log for a person: errors and warnings."""
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith("ptxas")]
-    return "\n".join(lines)
+    return "\n".join(lines[:LINES_MAX])
 
 
 def main():
