@@ -4,13 +4,14 @@
 mod common;
 
 use common::{Dice, engine, engine_of, generate, options, sync, tiny};
-use ironstar_engine::sampler::Settings;
+use ironstar_engine::sampler::{Sampler, Settings};
 use ironstar_engine::scheduler::{
-    Clock, Event, Facts, FakeClock, Limits, Request, RequestId, Scheduler, Sink, Source, Work,
+    Clock, Constraint, Event, Facts, FakeClock, Limits, Request, RequestId, Scheduler, Sink,
+    Source, Work,
 };
 use ironstar_engine::{
-    Control, DrafterChoice, Engine, EngineOptions, Error, Finish, Generate, Session, Speculation,
-    Token,
+    CancelFlag, Control, DrafterChoice, Engine, EngineOptions, Error, Finish, Generate, Score,
+    Scored, Session, Speculation, Token,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,8 +31,8 @@ impl Source for Timed {
     fn session_bytes(&self, context: usize) -> u64 {
         self.engine.session_bytes(context)
     }
-    fn open(&mut self, context: usize, tokens: &[u32]) -> Result<Session, Error> {
-        Source::open(&mut self.engine, context, tokens)
+    fn open(&mut self, context: usize, tokens: &[u32], fresh: bool) -> Result<Session, Error> {
+        Source::open(&mut self.engine, context, tokens, fresh)
     }
     fn position(&self, session: &Session) -> usize {
         session.position()
@@ -70,7 +71,8 @@ impl Source for Timed {
     }
 }
 
-type Told = Arc<Mutex<(Vec<Token>, String)>>;
+/// Tokens of an answer, how it ended, and tokens of the prompt.
+type Told = Arc<Mutex<(Vec<Token>, String, Vec<Token>)>>;
 
 fn sink(told: &Told) -> Sink {
     let told = told.clone();
@@ -78,8 +80,9 @@ fn sink(told: &Told) -> Sink {
         let mut told = told.lock().unwrap();
         match event {
             Event::Token(token) => told.0.push(token),
+            Event::Prompt(tokens) => told.2.extend(tokens),
             Event::Done { finish, .. } => told.1 = format!("{finish:?}"),
-            Event::Failed(failure) => told.1 = format!("failed: {failure}"),
+            Event::Failed { failure, .. } => told.1 = format!("failed: {failure}"),
             Event::Queued { .. } | Event::Progress { .. } => {}
         }
         Control::Continue
@@ -106,7 +109,86 @@ fn any_request(dice: &mut Dice, prompts: &[Vec<u32>]) -> Request {
     };
     let deadline =
         (dice.below(6) == 0).then(|| Duration::from_millis(200 + dice.below(3000) as u64));
-    Request { prompt, what, side: dice.below(4) == 0, deadline, ..Request::default() }
+    let prompt_logprobs = (dice.below(4) == 0).then(|| dice.below(3));
+    let side = dice.below(4) == 0;
+    Request { prompt, what, side, deadline, prompt_logprobs, ..Request::default() }
+}
+
+/// Log probabilities of a prompt's tokens by another way: a session that scores.
+fn prompt_scores(engine: &mut Engine, prompt: &[u32], alternatives: usize) -> Vec<Token> {
+    let (mut session, mut sampler) = (engine.session(400).unwrap(), Sampler::default());
+    let mut told = vec![Token { id: prompt[0], position: 0, logprob: None, top: Vec::new() }];
+    let mut on_row = |row: Scored<'_>| {
+        let Some(id) = row.next else { return Control::Continue };
+        let settings = Settings { logprobs: Some(alternatives), ..Settings::greedy() };
+        let position = row.position + 1;
+        let top = sampler.sample(row.logits, &settings, 0, position).unwrap().top;
+        let normal = sampler.logprobs(row.logits, position).unwrap();
+        let logprob = Some(normal.of(row.logits[id as usize]));
+        told.push(Token { id, position, logprob, top });
+        Control::Continue
+    };
+    let cancel = CancelFlag::default();
+    session.score(engine, prompt, Score::default(), &mut on_row, &cancel).unwrap();
+    told
+}
+
+/// Allows tokens by how many there are before: a token that was right may be wrong one later.
+#[derive(Clone)]
+struct Thirds(u32);
+
+impl Thirds {
+    fn may(&self, token: u32, later: u32) -> bool {
+        !(token + self.0 + later).is_multiple_of(3)
+    }
+}
+
+impl Constraint for Thirds {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
+        for (token, logit) in (0..).zip(logits) {
+            if !self.may(token, 0) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+    fn accept(&mut self, token: u32) -> Result<(), String> {
+        let may = self.may(token, 0);
+        self.0 += 1;
+        may.then_some(()).ok_or_else(|| format!("{token} may not follow"))
+    }
+    fn allowed(&mut self, guesses: &[u32]) -> usize {
+        (0..).zip(guesses).take_while(|(later, guess)| self.may(**guess, *later)).count()
+    }
+    fn duplicate(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn a_constraint_holds_and_guesses_change_nothing() {
+    let mut dice = Dice::new(12);
+    let prompt = dice.tokens(30, 24);
+    let mut answers = Vec::new();
+    for speculation in [Speculation::Off, Speculation::Auto, Speculation::Mtp, Speculation::Lookup]
+    {
+        let scheduler_engine = engine_of(&tiny(24), options());
+        let clock = Box::new(FakeClock::default());
+        let mut scheduler = Scheduler::new(scheduler_engine, clock, Limits::default());
+        let what = Generate { tokens_max: Some(80), seed: 3, speculation, ..Generate::default() };
+        let constraint: Option<Box<dyn Constraint>> = Some(Box::new(Thirds(0)));
+        let request = Request { prompt: prompt.clone(), what, constraint, ..Request::default() };
+        let told = Told::default();
+        scheduler.submit(RequestId(0), request, sink(&told));
+        while scheduler.turn() {}
+        let told = told.lock().unwrap();
+        assert_eq!(told.1, "TokensMax");
+        let ids: Vec<u32> = told.0.iter().map(|token| token.id).collect();
+        let mut thirds = Thirds(0);
+        assert!(ids.iter().all(|&id| thirds.accept(id).is_ok()), "{ids:?}");
+        answers.push(ids);
+    }
+    assert!(answers.windows(2).all(|pair| pair[0] == pair[1]), "{answers:?}");
 }
 
 /// One random run; each answer is that of a lone session, or the start of it where it was cut.
@@ -137,7 +219,7 @@ fn simulate(seed: u64) {
     }
     let mut alone = engine_of(&tiny(24), options());
     for (index, (request, told)) in asked.iter().enumerate() {
-        let (tokens, end) = &*told.lock().unwrap();
+        let (tokens, end, scored) = &*told.lock().unwrap();
         alone.forget_checkpoints();
         let mut session = alone.session(400).unwrap();
         sync(&mut session, &mut alone, &request.prompt);
@@ -152,6 +234,15 @@ fn simulate(seed: u64) {
         );
         let count = if whole { expected.len() } else { tokens.len() };
         assert!(tokens[..] == expected[..count], "{place}: {tokens:?} but {expected:?}");
+        let scores = request.prompt_logprobs.is_some();
+        if let Some(alternatives) = request.prompt_logprobs.filter(|_| whole) {
+            assert_eq!(
+                *scored,
+                prompt_scores(&mut alone, &request.prompt, alternatives),
+                "{place}"
+            );
+        }
+        assert!(scores || scored.is_empty(), "{place}: nobody asked for these");
     }
 }
 

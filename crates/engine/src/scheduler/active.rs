@@ -7,7 +7,7 @@
 use super::request::{Event, Failure, Request, RequestId, Sink, Stats};
 use super::source::Source;
 use crate::draft::Pace;
-use crate::sampler::{Counts, Sampled, Sampler};
+use crate::sampler::{Counts, Sampled, Sampler, Settings};
 use crate::{Control, Finish, Speculation, Token};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(super) struct Active<S> {
     pub last_token: Option<Duration>,
     /// Turn that last read a slice of it.
     pub last_slice: u64,
+    /// Tokens of the prompt whose log probabilities were told.
+    pub scored: usize,
 }
 
 /// Rows of one request in a step.
@@ -42,6 +44,19 @@ pub(super) struct Item {
     pub draws: bool,
     /// Whether this reads a prompt.
     pub reads: bool,
+    /// Whether the prompt's own tokens get log probabilities.
+    pub scores: bool,
+}
+
+impl Item {
+    /// Rows of logits that come back for it.
+    pub fn logit_rows(&self) -> usize {
+        match (self.scores, self.draws) {
+            (true, _) => self.tokens.len(),
+            (false, true) => self.guesses + 1,
+            (false, false) => 0,
+        }
+    }
 }
 
 impl<S> Active<S> {
@@ -67,6 +82,15 @@ impl<S> Active<S> {
         logits: &[f32],
         now: Duration,
     ) -> Result<Option<Finish>, Failure> {
+        let mut logits = logits;
+        if item.scores {
+            let (position, rows) = (source.position(&self.session), item.tokens.len());
+            let width = logits.len() / rows;
+            if self.score(sampler, (position, rows), logits)? == Control::Stop {
+                return Ok(Some(Finish::Stopped));
+            }
+            logits = &logits[logits.len() - width..];
+        }
         if !item.draws {
             source.keep(&mut self.session, &item.tokens, None)?;
             return Ok(self.told(source));
@@ -108,11 +132,14 @@ impl<S> Active<S> {
         }
         loop {
             let row = &logits[right * width..(right + 1) * width];
-            let id = match self.sample(sampler, row) {
-                Ok(sampled) => self.give(sampled, now),
-                Err(error) => return (right, Err(error)),
+            let drawn = self.sample(sampler, row).and_then(|sampled| {
+                self.accept(sampled.token)?;
+                Ok(self.give(sampled, now))
+            });
+            let (id, control) = match drawn {
+                Ok(drawn) => drawn,
+                Err(failure) => return (right, Err(failure)),
             };
-            let (id, control) = id;
             let hit = guesses.get(right) == Some(&id);
             right += usize::from(hit);
             self.stats.speculation.accepted += usize::from(hit);
@@ -129,14 +156,70 @@ impl<S> Active<S> {
         }
     }
 
-    fn sample(&self, sampler: &mut Sampler, row: &[f32]) -> Result<Sampled, Failure> {
+    /// Tells log probabilities of the prompt's tokens after `position`, from the rows of those
+    /// from `position` on.
+    fn score(
+        &mut self,
+        sampler: &mut Sampler,
+        (position, rows): (usize, usize),
+        logits: &[f32],
+    ) -> Result<Control, Failure> {
+        let Some(alternatives) = self.request.prompt_logprobs else {
+            return Ok(Control::Continue);
+        };
+        let settings = Settings { logprobs: Some(alternatives), ..Settings::greedy() };
+        let prompt = &self.request.prompt;
+        let mut told = Vec::new();
+        if self.scored == 0 {
+            told.push(Token { id: prompt[0], position: 0, logprob: None, top: Vec::new() });
+        }
+        let width = logits.len() / rows;
+        let first = position + 1;
+        for (row, (at, &id)) in
+            logits.chunks_exact(width).zip(prompt.iter().enumerate().skip(first))
+        {
+            if at < self.scored {
+                // A slice that was read again after a failure.
+                continue;
+            }
+            let top = sampler.sample(row, &settings, 0, at)?.top;
+            let logprob = row.get(id as usize).copied();
+            let logprob = logprob.map(|logit| sampler.logprobs(row, at).map(|n| n.of(logit)));
+            let logprob = logprob.transpose()?;
+            told.push(Token { id, position: at, logprob, top });
+        }
+        self.scored += told.len();
+        Ok((self.sink)(Event::Prompt(told)))
+    }
+
+    /// The first of these guesses, as far as they may follow.
+    pub fn allowed(&mut self, mut guesses: Vec<u32>) -> Vec<u32> {
+        if let Some(constraint) = &mut self.request.constraint {
+            guesses.truncate(constraint.allowed(&guesses));
+        }
+        guesses
+    }
+
+    fn sample(&mut self, sampler: &mut Sampler, row: &[f32]) -> Result<Sampled, Failure> {
         let (what, position) = (&self.request.what, self.timeline.len());
-        if what.adjust.is_off() {
+        if what.adjust.is_off() && self.request.constraint.is_none() {
             return Ok(sampler.sample(row, &what.settings, what.seed, position)?);
         }
         let mut row = row.to_vec();
         what.adjust.apply(&mut row, &self.counts);
+        if let Some(constraint) = &mut self.request.constraint {
+            constraint.mask(&mut row).map_err(Failure::Constraint)?;
+        }
         Ok(sampler.sample(&row, &what.settings, what.seed, position)?)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), Failure> {
+        match &mut self.request.constraint {
+            Some(constraint) if !self.request.what.stop.contains(&token) => {
+                constraint.accept(token).map_err(Failure::Constraint)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn give(&mut self, sampled: Sampled, now: Duration) -> (u32, Control) {

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Side requests that may pass the same waiting one.
 const SIDE_PASSES_MAX: usize = 4;
+/// Rows of a slice that are scored: each has logits of the whole vocabulary.
+const SCORED_ROWS_MAX: usize = 64;
 
 /// What a scheduler may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,10 +134,14 @@ impl<S: Source> Scheduler<S> {
     /// Ends all requests, and gives the source back.
     pub fn stop(mut self) -> S {
         for mut waiting in self.queue.drain(..) {
-            (waiting.sink)(Event::Failed(Failure::Stopped));
+            let (prompt, queued) = (waiting.request.prompt.len(), self.clock.now());
+            let queued = queued.saturating_sub(waiting.received);
+            let stats = Stats { prompt, queued, ..Stats::default() };
+            (waiting.sink)(Event::Failed { failure: Failure::Stopped, stats });
         }
         for mut active in self.active.drain(..) {
-            (active.sink)(Event::Failed(Failure::Stopped));
+            let stats = active.stats;
+            (active.sink)(Event::Failed { failure: Failure::Stopped, stats });
             self.source.close(active.session);
         }
         self.source
@@ -145,7 +151,8 @@ impl<S: Source> Scheduler<S> {
     pub fn submit(&mut self, id: RequestId, request: Request, mut sink: Sink) {
         match self.check(&request) {
             Err(failure) => {
-                sink(Event::Failed(failure));
+                let stats = Stats { prompt: request.prompt.len(), ..Stats::default() };
+                sink(Event::Failed { failure, stats });
             }
             Ok((context, bytes)) => {
                 let (received, ahead) = (self.clock.now(), self.queue.len());
@@ -312,7 +319,9 @@ impl<S: Source> Scheduler<S> {
         let now = self.clock.now();
         let mut stats = Stats { prompt: request.prompt.len(), ..Stats::default() };
         stats.queued = now.saturating_sub(received);
-        let session = match guarded(|| self.source.open(context, &request.prompt)) {
+        // What is there already has no logits of the rows before.
+        let fresh = request.prompt_logprobs.is_some();
+        let session = match guarded(|| self.source.open(context, &request.prompt, fresh)) {
             Ok(session) => session,
             Err(failure) => return tell(sink, Err(failure), stats),
         };
@@ -347,6 +356,7 @@ impl<S: Source> Scheduler<S> {
             admitted: now,
             last_token: None,
             last_slice: self.turns,
+            scored: 0,
         };
         let whole = self.source.logits(&active.session).map(<[f32]>::to_vec);
         let whole = whole.filter(|_| position == active.timeline.len());
@@ -405,14 +415,17 @@ impl<S: Source> Scheduler<S> {
         for (_, _, index, position) in readers {
             let active = &mut self.active[index];
             let waiting = &active.timeline[position..];
-            let rows = waiting.len().min(left);
+            let scores = active.scored < active.request.prompt.len()
+                && active.request.prompt_logprobs.is_some();
+            let most = if scores { left.min(SCORED_ROWS_MAX) } else { left };
+            let rows = waiting.len().min(most);
             if rows == 0 {
                 break;
             }
             left -= rows;
             let (tokens, draws) = (waiting[..rows].to_vec(), rows == waiting.len());
             active.last_slice = self.turns;
-            items.push(Item { index, tokens, guesses: 0, draws, reads: true });
+            items.push(Item { index, tokens, guesses: 0, draws, reads: true, scores });
         }
         items.sort_by_key(|item| item.index);
         (items, failures)
@@ -442,6 +455,7 @@ impl<S: Source> Scheduler<S> {
             } else {
                 guarded(|| source.guess(&mut active.session, last, how, most))
             };
+            let guessed = guessed.map(|guesses| active.allowed(guesses));
             match guessed {
                 Err(failure) => failures.push((index, failure)),
                 Ok(guesses) => {
@@ -450,7 +464,8 @@ impl<S: Source> Scheduler<S> {
                     active.stats.speculation.drafted += guesses.len();
                     let tokens = [&[last], &guesses[..]].concat();
                     let guesses = guesses.len();
-                    items.push(Item { index, tokens, guesses, draws: true, reads: false });
+                    let (draws, reads, scores) = (true, false, false);
+                    items.push(Item { index, tokens, guesses, draws, reads, scores });
                 }
             }
         }
@@ -463,6 +478,7 @@ impl<S: Source> Scheduler<S> {
         for (index, active) in self.active.iter_mut().enumerate() {
             let Some(item) = left.next_if(|item| item.index == index) else { continue };
             let logits = match (item.draws, item.reads) {
+                _ if item.scores => Rows::All,
                 (false, _) => Rows::None,
                 (true, true) => Rows::Last,
                 (true, false) => Rows::All,
@@ -483,7 +499,7 @@ impl<S: Source> Scheduler<S> {
         let lone = self.active.len() == 1;
         let now = self.clock.now();
         for item in items {
-            let wanted = if item.draws { item.guesses + 1 } else { 0 };
+            let wanted = item.logit_rows();
             let (rows, rest) = logits.split_at(wanted * self.facts.vocabulary);
             logits = rest;
             let active = &mut self.active[item.index];
@@ -552,7 +568,7 @@ fn verdict(
 fn tell(mut sink: Sink, outcome: Result<Finish, Failure>, stats: Stats) {
     sink(match outcome {
         Ok(finish) => Event::Done { finish, stats },
-        Err(failure) => Event::Failed(failure),
+        Err(failure) => Event::Failed { failure, stats },
     });
 }
 

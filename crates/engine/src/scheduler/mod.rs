@@ -38,6 +38,7 @@
 
 mod active;
 mod clock;
+mod constraint;
 mod core;
 mod pacer;
 mod request;
@@ -47,6 +48,7 @@ mod thread;
 
 pub use self::core::{Limits, Scheduler, Status};
 pub use clock::{Clock, FakeClock, SystemClock};
+pub use constraint::Constraint;
 pub use request::{Event, Failure, Request, RequestId, Sink, Stats};
 pub use source::{Facts, Rows, Source, Work};
 pub use thread::{Client, Ticket, spawn};

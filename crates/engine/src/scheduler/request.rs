@@ -1,5 +1,6 @@
 //! What is asked of a scheduler, and what it tells.
 
+use super::constraint::Constraint;
 use crate::{Blame, CancelFlag, Control, Error, Finish, Generate, SpeculationReport, Token};
 use std::time::Duration;
 
@@ -20,6 +21,11 @@ pub struct Request {
     pub deadline: Option<Duration>,
     /// Ends it before the next step.
     pub cancel: CancelFlag,
+    /// What may follow in the answer.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// Wants [`Event::Prompt`] with so many alternatives a token. The whole prompt is then
+    /// evaluated, whatever is there already.
+    pub prompt_logprobs: Option<usize>,
 }
 
 /// What happens to a request, in this order.
@@ -37,6 +43,9 @@ pub enum Event {
         /// Tokens of the prompt.
         total: usize,
     },
+    /// The next tokens of the prompt with their log probabilities, where those were asked for; the
+    /// first token of all has none.
+    Prompt(Vec<Token>),
     /// A token of the answer.
     Token(Token),
     /// The last event: it ended as it should, or was cancelled.
@@ -47,7 +56,12 @@ pub enum Event {
         stats: Stats,
     },
     /// The last event: it could not be answered.
-    Failed(Failure),
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// How it went until then.
+        stats: Stats,
+    },
 }
 
 /// Receives events on the scheduler's thread; it must not block. What it answers is whether more
@@ -114,6 +128,9 @@ pub enum Failure {
         /// Tokens given until then.
         tokens: usize,
     },
+    /// What constrains the answer gave up.
+    #[error("the grammar of this answer cannot go on: {0}")]
+    Constraint(String),
     /// A fault of this program; other requests go on.
     #[error("the engine failed inside ({0}); the request is lost, please report this")]
     Panic(String),
@@ -132,7 +149,7 @@ impl Failure {
             Failure::QueueFull { .. } | Failure::Deadline { .. } | Failure::Stopped => {
                 Blame::Environment
             }
-            Failure::Panic(_) => Blame::Internal,
+            Failure::Panic(_) | Failure::Constraint(_) => Blame::Internal,
         }
     }
 }

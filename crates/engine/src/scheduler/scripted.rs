@@ -6,6 +6,7 @@
 use super::clock::Clock;
 use super::source::{Facts, Rows, Source, Work};
 use crate::{Error, Speculation};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// What a script answers to one prompt.
@@ -17,7 +18,15 @@ pub struct Reply {
     pub answer: Vec<u32>,
     /// What goes wrong in the step that evaluates the token at this position.
     pub fault: Option<(usize, Fault)>,
+    /// Time that the step with the token at a position takes besides.
+    pub delays: Vec<(usize, Duration)>,
 }
+
+/// Finds the reply to a prompt.
+pub type Choose = Box<dyn FnMut(&[u32]) -> Option<Reply> + Send>;
+
+/// Timelines that a script remembers.
+const KEPT_MAX: usize = 64;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +45,8 @@ pub struct Script {
     pub facts: Facts,
     /// Answers by prompt.
     pub replies: Vec<Reply>,
+    /// Looks for a reply where no prompt of `replies` is the one.
+    pub choose: Option<Choose>,
     /// Answer to any other prompt.
     pub other: Vec<u32>,
     /// Token after every answer.
@@ -46,10 +57,11 @@ pub struct Script {
     pub row_time: Duration,
     /// Memory of a token's state.
     pub token_bytes: u64,
+    /// Whether a session starts where an earlier one has been, as a model with checkpoints does.
+    pub reuse: bool,
     /// Waits for these times.
     pub clock: Box<dyn Clock>,
-    /// Rows of each session in each step so far.
-    pub log: Vec<Vec<usize>>,
+    kept: VecDeque<Vec<u32>>,
 }
 
 impl Script {
@@ -60,13 +72,29 @@ impl Script {
         Script {
             facts: Facts { vocabulary, context: 1 << 20, step_rows: 512, drafter: false },
             replies: Vec::new(),
+            choose: None,
             other,
             end,
             step_time: Duration::ZERO,
             row_time: Duration::ZERO,
             token_bytes: 1,
+            reuse: false,
             clock,
-            log: Vec::new(),
+            kept: VecDeque::new(),
+        }
+    }
+
+    /// Tokens at the start that a timeline seen before has too; one is always left to evaluate.
+    fn known(&self, tokens: &[u32]) -> usize {
+        let common = |kept: &Vec<u32>| kept.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        let most = self.kept.iter().map(common).max().unwrap_or(0);
+        if self.reuse { most.min(tokens.len().saturating_sub(1)) } else { 0 }
+    }
+
+    fn remember(&mut self, timeline: &[u32]) {
+        if self.reuse {
+            self.kept.truncate(KEPT_MAX - 1);
+            self.kept.push_front(timeline.to_vec());
         }
     }
 
@@ -74,8 +102,11 @@ impl Script {
         if session.fault == Some((position, Fault::Nan)) {
             return vec![f32::NAN; self.facts.vocabulary];
         }
-        let at = (position + 1).checked_sub(session.prompt);
-        let token = at.and_then(|at| session.answer.get(at)).copied().unwrap_or(self.end);
+        let next = position + 1;
+        let in_prompt = session.prompt.get(next).copied();
+        let at = next.checked_sub(session.prompt.len());
+        let answer = || at.and_then(|at| session.answer.get(at)).copied();
+        let token = in_prompt.or_else(answer).unwrap_or(self.end);
         let mut row = vec![-1000.0; self.facts.vocabulary];
         if let Some(logit) = row.get_mut(token as usize) {
             *logit = 0.0;
@@ -87,10 +118,11 @@ impl Script {
 /// A session of a script.
 #[derive(Clone, Debug)]
 pub struct Part {
-    prompt: usize,
+    prompt: Vec<u32>,
     answer: Vec<u32>,
     fault: Option<(usize, Fault)>,
-    position: usize,
+    delays: Vec<(usize, Duration)>,
+    timeline: Vec<u32>,
 }
 
 impl Source for Script {
@@ -104,15 +136,21 @@ impl Source for Script {
         self.token_bytes.saturating_mul(u64::try_from(context).unwrap_or(u64::MAX))
     }
 
-    fn open(&mut self, _context: usize, tokens: &[u32]) -> Result<Part, Error> {
-        let reply = self.replies.iter().find(|reply| reply.prompt == tokens);
-        let answer = reply.map_or_else(|| self.other.clone(), |reply| reply.answer.clone());
-        let fault = reply.and_then(|reply| reply.fault);
-        Ok(Part { prompt: tokens.len(), answer, fault, position: 0 })
+    fn open(&mut self, _context: usize, tokens: &[u32], fresh: bool) -> Result<Part, Error> {
+        let mut reply = self.replies.iter().find(|reply| reply.prompt == tokens).cloned();
+        if reply.is_none() {
+            reply = self.choose.as_mut().and_then(|choose| choose(tokens));
+        }
+        let reply =
+            reply.unwrap_or_else(|| Reply { answer: self.other.clone(), ..Reply::default() });
+        let Reply { answer, fault, delays, .. } = reply;
+        let known = if fresh { 0 } else { self.known(tokens) };
+        let timeline = tokens[..known].to_vec();
+        Ok(Part { prompt: tokens.to_vec(), answer, fault, delays, timeline })
     }
 
     fn position(&self, session: &Part) -> usize {
-        session.position
+        session.timeline.len()
     }
 
     fn logits<'s>(&self, _session: &'s Part) -> Option<&'s [f32]> {
@@ -124,13 +162,19 @@ impl Source for Script {
     }
 
     fn step(&mut self, work: &mut [Work<'_, Part>]) -> Result<Vec<f32>, Error> {
-        let rows: Vec<usize> = work.iter().map(|item| item.tokens.len()).collect();
-        let total = u32::try_from(rows.iter().sum::<usize>()).unwrap_or(u32::MAX);
-        self.log.push(rows);
-        self.clock.wait(self.step_time + self.row_time * total);
+        let rows: usize = work.iter().map(|item| item.tokens.len()).sum();
+        let total = u32::try_from(rows).unwrap_or(u32::MAX);
+        let mut time = self.step_time + self.row_time * total;
+        for item in work.iter() {
+            let start = item.session.timeline.len();
+            let hit = |d: &&(usize, Duration)| (start..start + item.tokens.len()).contains(&d.0);
+            time += item.session.delays.iter().filter(hit).map(|d| d.1).sum::<Duration>();
+        }
+        self.clock.wait(time);
         let mut logits = Vec::new();
         for item in work.iter() {
-            let positions = item.session.position..item.session.position + item.tokens.len();
+            let start = item.session.timeline.len();
+            let positions = start..start + item.tokens.len();
             match item.session.fault {
                 Some((at, Fault::Error)) if positions.contains(&at) => {
                     let what = "a scripted fault".to_owned();
@@ -158,13 +202,16 @@ impl Source for Script {
         tokens: &[u32],
         _logits: Option<&[f32]>,
     ) -> Result<(), Error> {
-        session.position += tokens.len();
+        session.timeline.extend_from_slice(tokens);
         Ok(())
     }
 
-    fn mark(&mut self, _session: &mut Part) -> Result<(), Error> {
+    fn mark(&mut self, session: &mut Part) -> Result<(), Error> {
+        self.remember(&session.timeline);
         Ok(())
     }
 
-    fn close(&mut self, _session: Part) {}
+    fn close(&mut self, session: Part) {
+        self.remember(&session.timeline);
+    }
 }

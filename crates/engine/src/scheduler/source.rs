@@ -51,8 +51,10 @@ pub trait Source {
     /// Memory of a session with room for so many tokens.
     fn session_bytes(&self, context: usize) -> u64;
 
-    /// A new session, as far on the way to these tokens as is possible without evaluating.
-    fn open(&mut self, context: usize, tokens: &[u32]) -> Result<Self::Session, Error>;
+    /// A new session, as far on the way to these tokens as is possible without evaluating; empty
+    /// where it must be `fresh`.
+    fn open(&mut self, context: usize, tokens: &[u32], fresh: bool)
+    -> Result<Self::Session, Error>;
 
     /// How many tokens a session has evaluated and kept.
     fn position(&self, session: &Self::Session) -> usize;
@@ -108,10 +110,12 @@ impl Source for Engine {
         plan.iter().filter(|line| line.what != "scratch").map(|line| line.bytes).sum()
     }
 
-    fn open(&mut self, context: usize, tokens: &[u32]) -> Result<Session, Error> {
+    fn open(&mut self, context: usize, tokens: &[u32], fresh: bool) -> Result<Session, Error> {
         let mut session = self.session(context)?;
         session.check_tokens(self, tokens)?;
-        session.reach(self, tokens, tokens.len())?;
+        if !fresh {
+            session.reach(self, tokens, tokens.len())?;
+        }
         Ok(session)
     }
 

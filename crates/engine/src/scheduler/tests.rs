@@ -41,7 +41,7 @@ impl Log {
     fn end(&self) -> String {
         match self.0.lock().unwrap().last() {
             Some((_, Event::Done { finish, .. })) => format!("{finish:?}"),
-            Some((_, Event::Failed(failure))) => format!("failed: {failure}"),
+            Some((_, Event::Failed { failure, .. })) => format!("failed: {failure}"),
             other => format!("{other:?}"),
         }
     }
@@ -229,7 +229,8 @@ fn only_who_is_to_blame_fails() {
         for at in [10, 45] {
             let mut bench = Bench::new(Limits::default(), |script| {
                 let (prompt, answer) = (vec![2; 40], (0..50).collect());
-                script.replies.push(Reply { prompt, answer, fault: Some((at, fault)) });
+                let fault = Some((at, fault));
+                script.replies.push(Reply { prompt, answer, fault, ..Reply::default() });
             });
             let good: Vec<Log> = (0..3).map(|_| bench.ask(request(20, 100))).collect();
             let bad = bench.ask(Request { prompt: vec![2; 40], ..request(0, 100) });
@@ -248,7 +249,8 @@ fn only_who_is_to_blame_fails() {
 fn a_panic_loses_its_step_and_nothing_else() {
     let mut bench = Bench::new(Limits { sessions: 2, ..Limits::default() }, |script| {
         let (prompt, answer) = (vec![2; 40], (0..50).collect());
-        script.replies.push(Reply { prompt, answer, fault: Some((41, Fault::Panic)) });
+        let fault = Some((41, Fault::Panic));
+        script.replies.push(Reply { prompt, answer, fault, ..Reply::default() });
     });
     let bad = bench.ask(Request { prompt: vec![2; 40], ..request(0, 100) });
     let good: Vec<Log> = (0..2).map(|_| bench.ask(request(20, 100))).collect();
@@ -305,7 +307,32 @@ fn a_dropped_ticket_and_a_stop_end_requests_on_the_thread() {
     client.stop();
     thread.join().unwrap();
     let last = std::iter::from_fn(|| running.next_event()).last();
-    assert!(matches!(last, Some(Event::Failed(Failure::Stopped))), "{last:?}");
+    assert!(matches!(last, Some(Event::Failed { failure: Failure::Stopped, .. })), "{last:?}");
     let late = client.submit(request(5, 10)).next_event();
-    assert!(matches!(late, Some(Event::Failed(Failure::Stopped))), "{late:?}");
+    assert!(matches!(late, Some(Event::Failed { failure: Failure::Stopped, .. })), "{late:?}");
+}
+
+#[test]
+fn a_script_chooses_waits_and_remembers() {
+    let mut bench = Bench::new(Limits::default(), |script| {
+        script.reuse = true;
+        script.choose = Some(Box::new(|prompt| {
+            let delays = vec![(prompt.len() + 1, Duration::from_secs(60))];
+            let answer = vec![prompt[0], 7];
+            (prompt[0] == 2).then(|| Reply { answer, delays, ..Reply::default() })
+        }));
+    });
+    let log = bench.ask(Request { prompt: vec![2; 30], ..request(0, 9) });
+    bench.run();
+    assert_eq!(log.tokens(), [2, 7, END]);
+    assert!(log.gaps()[1] >= Duration::from_secs(60) && log.gaps()[0] < Duration::from_secs(1));
+    let follow = [&[2; 30][..], &[2, 7, END, 4]].concat();
+    for prompt in [follow, vec![2; 30]] {
+        let reused = prompt.len().min(32) - usize::from(prompt.len() == 30);
+        let again = bench.ask(Request { prompt, ..request(0, 9) });
+        bench.run();
+        let log = again.0.lock().unwrap();
+        let Some((_, Event::Done { stats, .. })) = log.last() else { panic!("{log:?}") };
+        assert_eq!(stats.reused, reused);
+    }
 }

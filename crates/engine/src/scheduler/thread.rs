@@ -1,7 +1,7 @@
 //! A scheduler on its own thread, and how others speak with it.
 
 use super::core::{Scheduler, Status};
-use super::request::{Event, Failure, Request, RequestId, Sink};
+use super::request::{Event, Failure, Request, RequestId, Sink, Stats};
 use super::source::Source;
 use crate::{CancelFlag, Control};
 use std::io;
@@ -91,7 +91,7 @@ impl Client {
                 Err(TrySendError::Disconnected(command)) => (command, Failure::Stopped),
             };
         if let Command::Submit(_, _, mut sink) = command {
-            sink(Event::Failed(failure));
+            sink(Event::Failed { failure, stats: Stats::default() });
         }
         id
     }
