@@ -54,6 +54,7 @@ pub mod sampler;
 pub mod scheduler;
 mod score;
 mod session;
+pub mod store;
 
 pub use cancel::CancelFlag;
 pub use checkpoints::Snapshot;

@@ -186,18 +186,28 @@ fn ignored(gguf: &Gguf, specs: &[TensorSpec]) -> Vec<String> {
     names.filter(|name| !known.contains(name.as_str())).cloned().collect()
 }
 
-/// Hash of the shape, the table of tensors and some bytes of each.
+/// Hash of the shape, the table of tensors and their bytes: all of a tensor up to 1 MiB, of a
+/// larger one 1,024 samples of 64 bytes at equal distances, its end among them. So a small model
+/// that differs in one weight is another model, and a large one that was trained further is too;
+/// what is not seen is a change of a few weights of a large tensor by hand.
 fn fingerprint(gguf: &Gguf, specs: &[TensorSpec], shape: &Shape) -> Result<Fingerprint, Error> {
+    const WHOLE: usize = 1 << 20;
     const SAMPLE: usize = 64;
+    const SAMPLES: usize = 1024;
     let mut hash = Fingerprint::default();
     hash.add(format!("{shape:?}").as_bytes());
     for spec in specs {
         let Some(info) = find(gguf, spec)? else { continue };
         hash.add(format!("{} {} {:?}", spec.name, info.kind.name(), info.dims).as_bytes());
         let bytes = gguf.bytes(info)?;
-        let (size, middle) = (bytes.len(), bytes.len() / 2);
-        for start in [0, middle, size.saturating_sub(SAMPLE)] {
-            hash.add(&bytes[start..size.min(start + SAMPLE)]);
+        if bytes.len() <= WHOLE {
+            hash.add(&bytes);
+            continue;
+        }
+        let last = bytes.len() - SAMPLE;
+        for i in 0..SAMPLES {
+            let start = last / (SAMPLES - 1) * i + last % (SAMPLES - 1) * i / (SAMPLES - 1);
+            hash.add(&bytes[start..start + SAMPLE]);
         }
     }
     Ok(hash)

@@ -37,7 +37,7 @@ pub mod weights;
 
 pub use load::find;
 pub use shape::Shape;
-pub use state::State;
+pub use state::{BLOCK_TOKENS, State};
 pub use weights::{Cut, Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
 
 use crate::{
@@ -136,6 +136,13 @@ impl Model {
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         self.kept.fingerprint
+    }
+
+    /// Fingerprints of model and drafter, and the options that change what a state holds: equal
+    /// exactly where states can be exchanged on one backend.
+    #[must_use]
+    pub fn state_identity(&self) -> Vec<u8> {
+        self.kept.identity()
     }
 
     /// Tensors of the files that this architecture does not know.

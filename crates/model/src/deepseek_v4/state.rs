@@ -15,12 +15,19 @@
 //! layers, the last two layer by layer: equal prefixes give equal bytes, however they were
 //! evaluated. Where groups overlap (ratio 4) the first halves of the group before the open one are
 //! live too.
+//!
+//! In parts, for a store that keeps shared rows once: a *block* is the rows that [`BLOCK_TOKENS`]
+//! tokens closed, layer by layer; a *checkpoint* is the table at a position, with those rows only
+//! that no whole block holds. Every ratio divides a block, so blocks never share a row.
 
 use super::shape::Shape;
 use super::weights::parts;
 use crate::{Error, Fingerprint, Options, PlanLine, RowStorage};
 use ironstar_device::{Arena, Backend, Buffer, CompressState, Element, ROLLBACK_ROWS};
 use std::sync::Arc;
+
+/// Tokens of a block: a multiple of every ratio, so that its rows are its own.
+pub const BLOCK_TOKENS: usize = 128;
 
 /// First bytes of a saved state; the last one is the version.
 const MAGIC: &[u8; 8] = b"ISTATE\0\x01";
@@ -34,6 +41,22 @@ pub(super) struct Kept {
     pub options: Options,
     pub fingerprint: Fingerprint,
     pub drafter: Option<Fingerprint>,
+}
+
+impl Kept {
+    /// Options that change what is kept.
+    fn flags(&self) -> u32 {
+        let options = &self.options;
+        u32::from(options.round_trips) | u32::from(options.rows == RowStorage::F32) << 1
+    }
+
+    /// What states must have in common to be exchanged: model, drafter, options.
+    pub fn identity(&self) -> Vec<u8> {
+        let mut all = self.fingerprint.bytes().to_vec();
+        all.extend_from_slice(&self.drafter.map_or([0; 32], |f| f.bytes()));
+        all.extend_from_slice(&self.flags().to_le_bytes());
+        all
+    }
 }
 
 /// One session's timeline on a device.
@@ -295,8 +318,9 @@ impl State {
         Ok(())
     }
 
-    /// Runs of elements that matter at a position, in the order of the page's table.
-    fn pieces(&self, position: usize) -> Vec<Piece> {
+    /// Runs of elements that matter at a position, in the order of the page's table; rows only of
+    /// positions from `rows_from` on.
+    fn pieces(&self, position: usize, rows_from: usize) -> Vec<Piece> {
         let shape = &self.kept.shape;
         let mut pieces = Vec::new();
         let slots = window_slots(shape);
@@ -317,24 +341,84 @@ impl State {
             let sizes = compressors(shape, &self.kept.options, layer, self.context);
             for (sizes, state) in sizes.iter().zip([&state.compressor, &state.index]) {
                 if let (Some(sizes), Some(state)) = (sizes, state) {
-                    compressor_pieces(&mut pieces, sizes, state, position);
+                    frontier_pieces(&mut pieces, sizes, state, position);
+                    row_pieces(&mut pieces, sizes, state, rows_from..position);
                 }
             }
         }
         pieces
     }
 
+    /// Rows that a block closed, layer by layer, keys and values before the indexer's.
+    fn block_pieces(&self, block: usize) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let positions = block * BLOCK_TOKENS..(block + 1) * BLOCK_TOKENS;
+        for (layer, state) in self.layers.iter().enumerate() {
+            let sizes = compressors(&self.kept.shape, &self.kept.options, layer, self.context);
+            for (sizes, state) in sizes.iter().zip([&state.compressor, &state.index]) {
+                if let (Some(sizes), Some(state)) = (sizes, state) {
+                    row_pieces(&mut pieces, sizes, state, positions.clone());
+                }
+            }
+        }
+        pieces
+    }
+
+    /// Rows of a block that is evaluated whole.
+    pub fn export_block(&self, backend: &mut dyn Backend, block: usize) -> Result<Vec<u8>, Error> {
+        if block >= self.position / BLOCK_TOKENS {
+            let (wanted, highest) = (block.saturating_add(1) * BLOCK_TOKENS, self.position);
+            return Err(Error::Rewind { wanted, lowest: 0, highest });
+        }
+        read_pieces(backend, &self.block_pieces(block), 0)
+    }
+
+    /// What the position needs beside the rows of whole blocks before it.
+    pub fn export_checkpoint(&self, backend: &mut dyn Backend) -> Result<Vec<u8>, Error> {
+        let rows_from = self.position / BLOCK_TOKENS * BLOCK_TOKENS;
+        read_pieces(backend, &self.pieces(self.position, rows_from), 0)
+    }
+
+    /// Puts a block's rows in their place. Live rows must be those of the same tokens; the position
+    /// stays, and [`State::import_checkpoint`] moves it.
+    pub fn import_block(
+        &mut self,
+        backend: &mut dyn Backend,
+        block: usize,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        self.check_part(block.saturating_add(1).saturating_mul(BLOCK_TOKENS))?;
+        write_pieces(backend, &self.block_pieces(block), bytes)
+    }
+
+    /// Goes to a checkpoint's position, when all blocks before it are in their place. When the
+    /// device fails in the middle, the state is at position 0.
+    pub fn import_checkpoint(
+        &mut self,
+        backend: &mut dyn Backend,
+        position: usize,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        self.check_part(position)?;
+        let pieces = self.pieces(position, position / BLOCK_TOKENS * BLOCK_TOKENS);
+        check_size(&pieces, bytes)?;
+        self.truncate(0)?;
+        write_pieces(backend, &pieces, bytes)?;
+        (self.position, self.floor, self.written) = (position, position, position);
+        Ok(())
+    }
+
+    fn check_part(&self, end: usize) -> Result<(), Error> {
+        if end > self.context {
+            let wanted = format!("at most {}: use a larger context", self.context);
+            return Err(Error::Saved { found: format!("position {end}"), wanted });
+        }
+        Ok(())
+    }
+
     /// The live bytes, with a header that says what they belong to.
     pub fn save(&self, backend: &mut dyn Backend) -> Result<Vec<u8>, Error> {
-        let pieces = self.pieces(self.position);
-        let total: usize = pieces.iter().map(Piece::bytes).sum();
-        let mut bytes = vec![0; HEADER_BYTES + total];
-        let mut at = HEADER_BYTES;
-        for piece in &pieces {
-            let end = at + piece.bytes();
-            backend.read(piece.buffer, piece.offset, &mut bytes[at..end])?;
-            at = end;
-        }
+        let mut bytes = read_pieces(backend, &self.pieces(self.position, 0), HEADER_BYTES)?;
         let header = self.header(self.position, &bytes[HEADER_BYTES..]);
         bytes[..HEADER_BYTES].copy_from_slice(&header);
         Ok(bytes)
@@ -345,12 +429,7 @@ impl State {
     pub fn restore(&mut self, backend: &mut dyn Backend, bytes: &[u8]) -> Result<(), Error> {
         let (position, payload) = self.check_saved(bytes)?;
         self.truncate(0)?;
-        let mut rest = payload;
-        for piece in self.pieces(position) {
-            let (now, later) = rest.split_at(piece.bytes());
-            backend.write(piece.buffer, piece.offset, now)?;
-            rest = later;
-        }
+        write_pieces(backend, &self.pieces(position, 0), payload)?;
         (self.position, self.floor, self.written) = (position, position, position);
         Ok(())
     }
@@ -366,10 +445,7 @@ impl State {
         header.extend_from_slice(MAGIC);
         header.extend_from_slice(&self.kept.fingerprint.bytes());
         header.extend_from_slice(&self.kept.drafter.map_or([0; 32], |f| f.bytes()));
-        let options = &self.kept.options;
-        let flags =
-            u32::from(options.round_trips) | u32::from(options.rows == RowStorage::F32) << 1;
-        header.extend_from_slice(&flags.to_le_bytes());
+        header.extend_from_slice(&self.kept.flags().to_le_bytes());
         for number in [position, payload.len()] {
             header.extend_from_slice(&u64::try_from(number).unwrap_or(u64::MAX).to_le_bytes());
         }
@@ -396,11 +472,7 @@ impl State {
             let wanted = format!("at most {}: use a larger context", self.context);
             return refuse(format!("position {position}"), &wanted);
         }
-        let total: usize = self.pieces(position).iter().map(Piece::bytes).sum();
-        if payload.len() != total {
-            let wanted = format!("{total} at position {position}");
-            return refuse(format!("{} bytes of state", payload.len()), &wanted);
-        }
+        check_size(&self.pieces(position, 0), payload)?;
         let wanted = self.header(position, payload);
         let what = [
             (8..40, "another model", "the model that it was saved with"),
@@ -434,9 +506,8 @@ fn ring_pieces(
     }
 }
 
-/// The open group, before it the first halves of the previous one where groups overlap, and the
-/// rows.
-fn compressor_pieces(
+/// The open group, before it the first halves of the previous one where groups overlap.
+fn frontier_pieces(
     pieces: &mut Vec<Piece>,
     sizes: &CompressSizes,
     state: &CompressState,
@@ -453,8 +524,59 @@ fn compressor_pieces(
         }
         ring_pieces(pieces, ring, sizes.capacity, row, open..position);
     }
-    let len = position / sizes.ratio * sizes.row_elements();
+}
+
+/// Rows of the groups that close in a run of positions, which begins between two groups.
+fn row_pieces(
+    pieces: &mut Vec<Piece>,
+    sizes: &CompressSizes,
+    state: &CompressState,
+    positions: std::ops::Range<usize>,
+) {
+    let (first, end) = (positions.start / sizes.ratio, positions.end / sizes.ratio);
+    let (offset, len) = (first * sizes.row_elements(), (end - first) * sizes.row_elements());
     if len > 0 {
-        pieces.push(Piece { buffer: state.rows, offset: 0, len });
+        pieces.push(Piece { buffer: state.rows, offset, len });
     }
+}
+
+/// Bytes of the pieces, one behind the other, after so many zeros.
+fn read_pieces(
+    backend: &mut dyn Backend,
+    pieces: &[Piece],
+    header_bytes: usize,
+) -> Result<Vec<u8>, Error> {
+    let total: usize = pieces.iter().map(Piece::bytes).sum();
+    let mut bytes = vec![0; header_bytes + total];
+    let mut rest = &mut bytes[header_bytes..];
+    for piece in pieces {
+        let (now, later) = rest.split_at_mut(piece.bytes());
+        backend.read(piece.buffer, piece.offset, now)?;
+        rest = later;
+    }
+    Ok(bytes)
+}
+
+/// Nothing is written unless all bytes have their place.
+fn write_pieces(
+    backend: &mut dyn Backend,
+    pieces: &[Piece],
+    mut bytes: &[u8],
+) -> Result<(), Error> {
+    check_size(pieces, bytes)?;
+    for piece in pieces {
+        let (now, later) = bytes.split_at(piece.bytes());
+        backend.write(piece.buffer, piece.offset, now)?;
+        bytes = later;
+    }
+    Ok(())
+}
+
+fn check_size(pieces: &[Piece], bytes: &[u8]) -> Result<(), Error> {
+    let total: usize = pieces.iter().map(Piece::bytes).sum();
+    if bytes.len() != total {
+        let (found, wanted) = (format!("{} bytes of state", bytes.len()), total.to_string());
+        return Err(Error::Saved { found, wanted });
+    }
+    Ok(())
 }
