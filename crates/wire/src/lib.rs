@@ -18,6 +18,7 @@
 mod call;
 mod encode;
 mod error;
+mod json;
 mod memory;
 mod output;
 mod parse;

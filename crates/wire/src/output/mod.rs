@@ -13,7 +13,6 @@ mod tags;
 mod tests;
 
 pub use parser::OutputParser;
-pub(crate) use tags::MARKER;
 
 use ironstar_text::chat::Release;
 

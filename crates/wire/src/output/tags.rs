@@ -5,7 +5,7 @@ use std::ops::Range;
 use ironstar_text::chat::Release;
 
 /// The control token that every tag has after its bracket.
-pub(crate) const MARKER: &str = "｜DSML｜";
+pub(super) const MARKER: &str = "｜DSML｜";
 /// The marker, and what models write where they miss its first bar.
 const MARKERS: [&str; 2] = [MARKER, "DSML｜"];
 /// Bytes of a tag with its attributes; what is longer is text.

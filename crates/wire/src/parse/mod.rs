@@ -1,8 +1,116 @@
-//! Requests.
+//! Requests: bytes to a [`Call`].
+//!
+//! `chat.rs`, `completions.rs`, `messages.rs` and `responses/` read a protocol each; the rest is
+//! shared, so that a field means the same wherever it stands. A field that is unknown, or known and
+//! without effect here, becomes a line for the log. A value that is unknown is refused.
 
-use crate::{ApiError, Call, Limits, Protocol};
+mod chat;
+mod completions;
+mod content;
+mod format;
+mod messages;
+mod responses;
+mod sampling;
+mod thinking;
+mod tools;
+mod turns;
 
-/// Reads a request. The body is hostile: errors name the field.
-pub fn parse(_protocol: Protocol, _body: &[u8], _limits: &Limits) -> Result<Call, ApiError> {
-    Err(ApiError::unsupported("temperature", "requests are not read yet"))
+#[cfg(test)]
+mod tests;
+
+use crate::json::{self, Fields};
+use crate::{ApiError, Call, Format, Limits, Prompt, Protocol, Sampling, ToolSet};
+
+/// Reads a request. The body is hostile: every error names the field, what was found there and what
+/// was wanted.
+///
+/// ```
+/// use ironstar_wire::{Limits, Prompt, Protocol, parse};
+/// let body = br#"{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}"#;
+/// let call = parse(Protocol::Messages, body, &Limits::default())?;
+/// assert!(matches!(call.prompt, Prompt::Conversation(c) if c.messages.len() == 1));
+/// # Ok::<(), ironstar_wire::ApiError>(())
+/// ```
+pub fn parse(protocol: Protocol, body: &[u8], limits: &Limits) -> Result<Call, ApiError> {
+    let body = json::body(body, limits)?;
+    let fields = body.object()?;
+    match protocol {
+        Protocol::Chat => chat::parse(fields, limits),
+        Protocol::Completions => completions::parse(fields, limits),
+        Protocol::Responses => responses::parse(fields, limits),
+        Protocol::Messages => messages::parse(fields, limits),
+    }
+}
+
+/// A call that asks for nothing yet.
+fn empty(protocol: Protocol) -> Call {
+    Call {
+        protocol,
+        model: String::new(),
+        stream: false,
+        include_usage: false,
+        prompt: Prompt::Plain(Vec::new()),
+        thinking: None,
+        sampling: Sampling::default(),
+        max_tokens: None,
+        n: 1,
+        stop: Vec::new(),
+        logprobs: None,
+        echo: false,
+        format: Format::Text,
+        tools: ToolSet::default(),
+        previous: None,
+        store: false,
+        continue_last: false,
+        repeated: Vec::new(),
+        encrypted_reasoning: false,
+        notes: Vec::new(),
+    }
+}
+
+/// Fields of all protocols that say who asks, how to bill and how to cache. This server has no use
+/// for them.
+const WITHOUT_USE: [&str; 17] = [
+    "user",
+    "metadata",
+    "client_metadata",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "cache_control",
+    "context_management",
+    "inference_geo",
+    "speed",
+    "container",
+    "mcp_servers",
+    "verbosity",
+    "moderation",
+    "betas",
+];
+
+/// One line for each field that nobody read.
+fn note_left(fields: &Fields<'_>, notes: &mut Vec<String>) {
+    /// Lines of one request.
+    const LINES_MAX: usize = 32;
+    for name in fields.left().take(LINES_MAX) {
+        let name = json::shortened(name);
+        notes.push(match WITHOUT_USE.contains(&name.as_str()) {
+            true => format!("field `{name}` has no effect here"),
+            false => format!("field `{name}` is unknown and ignored"),
+        });
+    }
+}
+
+/// Refuses a field that asks for what is not done, unless it asks for nothing.
+fn refuse(fields: &mut Fields<'_>, name: &str, why: &str) -> Result<(), ApiError> {
+    let nothing = ["false", "[]", "{}", "\"\"", "\"none\""];
+    match fields.take(name) {
+        Some(node) if !nothing.contains(&node.raw()) => {
+            let path = node.path();
+            Err(ApiError::unsupported(path, format!("`{path}` is not supported: {why}")))
+        }
+        _ => Ok(()),
+    }
 }

@@ -1,0 +1,175 @@
+//! Items of the input.
+
+use ironstar_text::chat::{Assistant, Message, ToolCall};
+
+use super::output_text;
+use crate::json::{Fields, Kind, Node};
+use crate::parse::content::{self, BETWEEN_PARTS};
+use crate::parse::tools::flattened;
+use crate::parse::turns::{Turns, call};
+use crate::{ApiError, Limits};
+
+#[derive(Clone, Copy)]
+enum Role {
+    System,
+    User,
+    Assistant,
+}
+
+const ROLES: [(&str, Role); 4] = [
+    ("system", Role::System),
+    ("developer", Role::System),
+    ("user", Role::User),
+    ("assistant", Role::Assistant),
+];
+
+/// Items of things that other servers do; they leave no trace in the prompt.
+const LEFT_OUT: [&str; 14] = [
+    "web_search_call",
+    "file_search_call",
+    "computer_call",
+    "computer_call_output",
+    "image_generation_call",
+    "code_interpreter_call",
+    "mcp_list_tools",
+    "mcp_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "tool_search_call",
+    "tool_search_output",
+    "compaction",
+    "ghost_snapshot",
+];
+
+/// Reads a string, which is what the user said, or items.
+pub(super) fn read(
+    input: &Node<'_>,
+    turns: &mut Turns,
+    notes: &mut Vec<String>,
+    limits: &Limits,
+) -> Result<(), ApiError> {
+    if input.kind() == Kind::String {
+        turns.push(Message::User(input.string()?));
+        return Ok(());
+    }
+    let items = input.array().map_err(|_| input.wrong("a string or an array of items"))?;
+    Turns::check_count(input, items.len(), limits)?;
+    if items.is_empty() && !turns.continued {
+        return Err(input.wrong("at least one item (there are none)"));
+    }
+    // Reasoning belongs to the turn that follows it; alone it is none.
+    let mut reasoning = None;
+    for node in items {
+        item(&node, turns, &mut reasoning, notes)?;
+    }
+    Ok(())
+}
+
+fn item(
+    node: &Node<'_>,
+    turns: &mut Turns,
+    reasoning: &mut Option<String>,
+    notes: &mut Vec<String>,
+) -> Result<(), ApiError> {
+    let mut fields = node.object()?;
+    let kind = fields.take("type");
+    let name = kind.as_ref().map_or(Ok("message".to_owned()), Node::string)?;
+    if let Some(status) = fields.take("status") {
+        status.one_of(&[("completed", ()), ("incomplete", ()), ("failed", ())])?;
+    }
+    match name.as_str() {
+        "message" => message(&mut fields, turns, reasoning)?,
+        "reasoning" => add(reasoning, thoughts(&mut fields)?),
+        "function_call" => {
+            let (id, name) = id_and_name(&mut fields)?;
+            let call = call(id, name, fields.take("arguments").as_ref())?;
+            called(call, turns, reasoning);
+        }
+        "custom_tool_call" => {
+            let (id, name) = id_and_name(&mut fields)?;
+            let input = serde_json::json!({"input": fields.need("input")?.string()?});
+            called(ToolCall { id, name, arguments: input.to_string() }, turns, reasoning);
+        }
+        "local_shell_call" => {
+            let id = fields.need("call_id")?.string()?;
+            let call = call(id, "local_shell".to_owned(), Some(&fields.need("action")?))?;
+            called(call, turns, reasoning);
+        }
+        "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
+            *reasoning = None;
+            let id = match fields.take("call_id") {
+                Some(id) => id,
+                None => fields.need("id").map_err(|_| fields.missing("call_id"))?,
+            };
+            let text = output_text(&fields.need("output")?)?;
+            turns.result(&id, text)?;
+        }
+        "item_reference" => {
+            let path = node.path();
+            let message = format!("`{path}` refers to an item; send the item itself");
+            return Err(ApiError::unsupported(path, message));
+        }
+        other if LEFT_OUT.contains(&other) => {
+            notes.push(format!("`{}` is of the type `{other}`, which is left out", node.path()));
+        }
+        _ => {
+            let wanted = "\"message\", \"reasoning\", \"function_call\", \"function_call_output\" \
+                          or another type of item that this server knows";
+            return Err(kind.as_ref().unwrap_or(node).wrong(wanted));
+        }
+    }
+    Ok(())
+}
+
+fn message(
+    fields: &mut Fields<'_>,
+    turns: &mut Turns,
+    reasoning: &mut Option<String>,
+) -> Result<(), ApiError> {
+    let role = fields.need("role")?.one_of(&ROLES)?;
+    let text = content::needed_text(fields, "content")?;
+    match role {
+        Role::Assistant => {
+            let reasoning = reasoning.take();
+            turns.assistant(Assistant { reasoning, content: text, calls: Vec::new() }, true);
+        }
+        Role::System => turns.push(Message::System(text)),
+        Role::User => {
+            *reasoning = None;
+            turns.push(Message::User(text));
+        }
+    }
+    Ok(())
+}
+
+fn called(call: ToolCall, turns: &mut Turns, reasoning: &mut Option<String>) {
+    let reasoning = reasoning.take();
+    turns.assistant(Assistant { reasoning, content: String::new(), calls: vec![call] }, true);
+}
+
+fn id_and_name(fields: &mut Fields<'_>) -> Result<(String, String), ApiError> {
+    let id = fields.need("call_id")?.string()?;
+    let name = fields.need("name")?.string()?;
+    Ok(match fields.string("namespace")? {
+        Some(space) if !space.is_empty() => (id, flattened(&space, &name)),
+        _ => (id, name),
+    })
+}
+
+/// The text of a reasoning item: its content, or its summary, which we make the same.
+fn thoughts(fields: &mut Fields<'_>) -> Result<String, ApiError> {
+    let content = content::text(fields.take("content"))?.filter(|text| !text.is_empty());
+    let summary = content::text(fields.take("summary"))?;
+    Ok(content.or(summary).unwrap_or_default())
+}
+
+fn add(reasoning: &mut Option<String>, text: String) {
+    match reasoning {
+        Some(earlier) if !earlier.is_empty() && !text.is_empty() => {
+            earlier.push_str(BETWEEN_PARTS);
+            earlier.push_str(&text);
+        }
+        Some(earlier) => earlier.push_str(&text),
+        None => *reasoning = Some(text),
+    }
+}
