@@ -40,6 +40,10 @@ pub enum Command {
     Perplexity(Perplexity),
     /// Score a model on a file of cases
     Eval(Eval),
+    /// Show what this machine is, how fast it reads, and which models fit
+    Doctor(Doctor),
+    /// Write a random model of full or reduced size, to measure speed without weights
+    Synth(Synth),
     /// Print a shell's completion script
     Completions {
         /// Which shell.
@@ -382,4 +386,77 @@ pub struct Eval {
     /// One JSON object on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// `doctor`
+///
+/// Reads from memory for about a second, on the processor and on each card.
+#[derive(Args, Debug)]
+pub struct Doctor {
+    /// Where NVIDIA's run-time compiler (libnvrtc) is, if it is not installed
+    #[arg(long, value_name = "FOLDER")]
+    pub nvrtc: Option<PathBuf>,
+    /// One JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `synth`
+///
+/// The same flags give the same file, and what the model says is noise. A full model of the q2 mix
+/// has 81 GiB; with --alias 2 the file has 5 GiB, and a card still gets all 81.
+#[derive(Args, Debug)]
+pub struct Synth {
+    /// The file to make
+    pub output: PathBuf,
+    /// Whose numbers it has
+    #[arg(long, value_name = "NAME", default_value = "reduced")]
+    pub shape: SynthShape,
+    /// Formats of the experts; dense matrices are Q8_0
+    #[arg(long, value_name = "NAME", default_value = "q2")]
+    pub mix: SynthMix,
+    /// Only the first N layers
+    #[arg(long, value_name = "N")]
+    pub layers: Option<usize>,
+    /// Only N experts a layer
+    #[arg(long, value_name = "N")]
+    pub experts: Option<usize>,
+    /// Only N layers of each kind have data of their own, the others share it
+    #[arg(long, value_name = "N",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub alias: Option<usize>,
+    /// Seed of the random values
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Also write a prompt of varied tokens
+    #[arg(long, value_name = "FILE")]
+    pub prompt: Option<PathBuf>,
+    /// Tokens of that prompt, about
+    #[arg(long, value_name = "N", default_value_t = 70_000)]
+    pub prompt_tokens: usize,
+    /// Replace OUTPUT if it exists
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Shapes by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SynthShape {
+    /// DeepSeek V4 Flash.
+    Flash,
+    /// DeepSeek V4 PRO.
+    Pro,
+    /// Flash in small: every kind of layer.
+    Reduced,
+}
+
+/// Formats of the experts by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SynthMix {
+    /// Gate and up IQ2_XXS, down Q2_K.
+    Q2,
+    /// Q4_K.
+    Q4,
+    /// MXFP4.
+    Mxfp4,
 }

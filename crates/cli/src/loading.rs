@@ -143,3 +143,9 @@ pub fn cores() -> usize {
 pub fn state_folder() -> Option<PathBuf> {
     Some(std::env::home_dir()?.join(".local/state/ironstar"))
 }
+
+/// Where compiled kernels are kept between runs; they can be deleted at any time.
+#[must_use]
+pub fn kernel_cache() -> Option<PathBuf> {
+    Some(std::env::home_dir()?.join(".cache/ironstar/kernels"))
+}

@@ -48,6 +48,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "ironstar", &mut script);
             print(&script)
         }
+        Command::Doctor(flags) => commands::doctor::run(&flags),
+        Command::Synth(flags) => commands::synth::run(&flags),
         Command::Inspect(flags) => commands::inspect::run(&flags),
         Command::Tokens(flags) => commands::tokens::run(&flags),
         Command::Run(flags) => commands::run::run(&flags),

@@ -1,10 +1,12 @@
 //! One file a command, and the few things that several of them need.
 
+pub mod doctor;
 pub mod eval;
 pub mod inspect;
 pub mod perplexity;
 pub mod quantize;
 pub mod run;
+pub mod synth;
 pub mod tokens;
 
 use crate::failure::Failure;
@@ -48,4 +50,12 @@ pub fn parse_ids(text: &str, vocabulary: u32) -> Result<Vec<u32>, String> {
             Err(_) => Err(format!("'{word}' is not a token id")),
         })
         .collect()
+}
+
+/// Bytes as gibibytes.
+#[must_use]
+pub fn gib(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "two decimals are shown")]
+    let gibibytes = bytes as f64 / f64::from(1 << 30);
+    format!("{gibibytes:.2} GiB")
 }

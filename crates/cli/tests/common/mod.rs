@@ -31,6 +31,7 @@ pub fn failure(words: &[&str]) -> (i32, String) {
 }
 
 /// A file of the project.
+#[allow(dead_code, reason = "each test binary takes what it needs")]
 pub fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

@@ -1,0 +1,318 @@
+//! `ironstar doctor`: what this machine is, how fast it reads memory, and which models fit.
+
+use super::synth::{bytes_of, kind_of};
+use crate::commands::gib;
+use crate::failure::Failure;
+use crate::flags::{Doctor, SynthMix};
+use crate::{loading, print};
+use ironstar_device::{CudaConfig, CudaDevice, Isa, cuda_devices, cuda_read_bandwidth};
+use ironstar_model::deepseek_v4::{known, tensor_specs};
+use ironstar_model::{Model, Options, Shape};
+use std::fmt::Write as _;
+use std::time::Instant;
+
+/// Bytes that the processor's bandwidth is measured on: more than any of its caches.
+const PROBE_BYTES: usize = 1 << 30;
+/// Passes over them; the fastest counts, since other programs only slow it down.
+const PASSES: usize = 4;
+/// Contexts that are planned for, shortest first.
+const CONTEXTS: [usize; 5] = [8192, 32_768, 131_072, 262_144, 1_048_576];
+/// What must be left over: the system's part of host memory, the driver's part of a card.
+const HOST_RESERVE: u64 = 2 << 30;
+/// The driver's context, compiled kernels and pieces of memory between buffers.
+const CARD_RESERVE: u64 = 1 << 30;
+
+/// The processor.
+struct Host {
+    cores: usize,
+    /// Bytes that programs may use in all; unknown on some systems.
+    memory: Option<u64>,
+    /// Bytes a second, read by all cores together.
+    bandwidth: f64,
+}
+
+/// A card and what was measured on it.
+struct Card {
+    device: CudaDevice,
+    bandwidth: Result<f64, String>,
+}
+
+/// One model in one mix.
+struct Plan {
+    model: &'static str,
+    mix: &'static str,
+    weights: u64,
+    /// Bytes of one session and of scratch, for each of [`CONTEXTS`].
+    beside: Vec<u64>,
+}
+
+/// Runs the command.
+pub fn run(flags: &Doctor) -> Result<(), Failure> {
+    let host = Host {
+        cores: loading::cores(),
+        memory: host_memory(),
+        bandwidth: host_bandwidth(loading::cores()),
+    };
+    let cards = match cuda_devices() {
+        Ok(devices) => Ok(devices.into_iter().map(|device| measured(device, flags)).collect()),
+        Err(error) => Err(error.to_string()),
+    };
+    let plans = plans()?;
+    match flags.json {
+        true => print(format!("{}\n", json(&host, &cards, &plans)).as_bytes()),
+        false => print(text(&host, &cards, &plans).as_bytes()),
+    }
+}
+
+fn measured(device: CudaDevice, flags: &Doctor) -> Card {
+    let config = CudaConfig {
+        device: device.index,
+        cache: loading::kernel_cache(),
+        nvrtc: flags.nvrtc.clone(),
+    };
+    let bandwidth = cuda_read_bandwidth(&config).map_err(|error| error.to_string());
+    Card { device, bandwidth }
+}
+
+fn plans() -> Result<Vec<Plan>, Failure> {
+    let shapes: [(&str, Shape); 2] =
+        [("DeepSeek V4 Flash", known::flash()), ("DeepSeek V4 PRO", known::pro())];
+    let mixes = [("q2", SynthMix::Q2), ("q4", SynthMix::Q4), ("mxfp4", SynthMix::Mxfp4)];
+    let mut plans = Vec::new();
+    for (model, shape) in &shapes {
+        let beside: Vec<u64> = CONTEXTS
+            .iter()
+            .map(|context| {
+                let lines = Model::memory_plan(shape, *context, &Options::default(), false);
+                lines.iter().map(|line| line.bytes).sum()
+            })
+            .collect();
+        for (mix, formats) in mixes {
+            let mut weights = 0;
+            for spec in tensor_specs(shape) {
+                weights += bytes_of(&spec, kind_of(&spec, formats))?;
+            }
+            plans.push(Plan { model, mix, weights, beside: beside.clone() });
+        }
+    }
+    Ok(plans)
+}
+
+impl Plan {
+    /// The longest context that fits into so many bytes.
+    fn context(&self, available: u64) -> Option<usize> {
+        let fits = |beside: &u64| self.weights + beside <= available;
+        CONTEXTS.iter().zip(&self.beside).filter(|(_, b)| fits(b)).map(|(c, _)| *c).next_back()
+    }
+
+    /// In words.
+    fn verdict(&self, available: Option<u64>) -> String {
+        let Some(available) = available else {
+            return "memory unknown".into();
+        };
+        match self.context(available) {
+            Some(context) => format!("fits with {} K tokens", context / 1024),
+            None => {
+                let wanted = self.weights + self.beside[0];
+                format!("needs {} more", gib(wanted.saturating_sub(available)))
+            }
+        }
+    }
+}
+
+impl Host {
+    fn available(&self) -> Option<u64> {
+        Some(self.memory?.saturating_sub(HOST_RESERVE))
+    }
+}
+
+impl Card {
+    fn available(&self) -> u64 {
+        self.device.memory_free.saturating_sub(CARD_RESERVE)
+    }
+}
+
+fn text(host: &Host, cards: &Result<Vec<Card>, String>, plans: &[Plan]) -> String {
+    let mut text = String::new();
+    let sets: Vec<&str> = Isa::available().map(Isa::name).collect();
+    let _ = writeln!(text, "Processor");
+    let _ = writeln!(
+        text,
+        "  instruction set   {} (this machine has {})",
+        Isa::best().name(),
+        sets.join(", ")
+    );
+    let _ = writeln!(text, "  cores             {}", host.cores);
+    let memory = host.memory.map_or_else(|| "unknown".into(), gib);
+    let _ = writeln!(text, "  memory            {memory}");
+    let _ = writeln!(text, "  read bandwidth    {}", rate(host.bandwidth));
+    match cards {
+        Err(why) => {
+            let _ = writeln!(text, "\nCUDA\n  {why}");
+        }
+        Ok(cards) => {
+            for card in cards {
+                card_text(&mut text, card);
+            }
+        }
+    }
+    let _ = writeln!(text, "\nModels, weights, and the longest context that fits");
+    for plan in plans {
+        let name = format!("{} {}", plan.model, plan.mix);
+        let weights = gib(plan.weights);
+        let on_host = plan.verdict(host.available());
+        let _ = write!(text, "  {name:<24} {weights:>12}   processor: {on_host}");
+        for card in cards.iter().flatten() {
+            let verdict = plan.verdict(Some(card.available()));
+            let _ = write!(text, "; cuda {}: {verdict}", card.device.index);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn card_text(text: &mut String, card: &Card) {
+    let device = &card.device;
+    let (major, minor) = device.capability;
+    let bandwidth = match &card.bandwidth {
+        Ok(bandwidth) => rate(*bandwidth),
+        Err(why) => format!("not measured: {why}"),
+    };
+    let (free, total) = (gib(device.memory_free), gib(device.memory_total));
+    let _ = writeln!(text, "\nCUDA {}: {}", device.index, device.name);
+    let _ = writeln!(text, "  capability        {major}.{minor}");
+    let _ = writeln!(text, "  driver            for CUDA {}", device.driver);
+    let _ = writeln!(text, "  multiprocessors   {}", device.multiprocessors);
+    let _ = writeln!(text, "  memory            {free} free of {total}");
+    let _ = writeln!(text, "  read bandwidth    {bandwidth}");
+    if device.unified {
+        let _ = writeln!(text, "  shares its memory with the processor");
+    }
+}
+
+fn json(host: &Host, cards: &Result<Vec<Card>, String>, plans: &[Plan]) -> serde_json::Value {
+    let card_json = |card: &Card| {
+        serde_json::json!({
+            "index": card.device.index,
+            "name": card.device.name,
+            "capability": format!("{}.{}", card.device.capability.0, card.device.capability.1),
+            "driver": card.device.driver,
+            "multiprocessors": card.device.multiprocessors,
+            "memory_bytes": card.device.memory_total,
+            "memory_free_bytes": card.device.memory_free,
+            "unified": card.device.unified,
+            "read_bytes_per_second": card.bandwidth.as_ref().ok(),
+            "error": card.bandwidth.as_ref().err(),
+        })
+    };
+    let plan_json = |plan: &Plan| {
+        let on_cards: Vec<Option<usize>> =
+            cards.iter().flatten().map(|card| plan.context(card.available())).collect();
+        serde_json::json!({
+            "model": plan.model,
+            "mix": plan.mix,
+            "weight_bytes": plan.weights,
+            "processor_context": host.available().and_then(|bytes| plan.context(bytes)),
+            "cuda_context": on_cards,
+        })
+    };
+    serde_json::json!({
+        "processor": {
+            "instruction_set": Isa::best().name(),
+            "available": Isa::available().map(Isa::name).collect::<Vec<_>>(),
+            "cores": host.cores,
+            "memory_bytes": host.memory,
+            "read_bytes_per_second": host.bandwidth,
+        },
+        "cuda": cards.as_ref().map(|c| c.iter().map(card_json).collect::<Vec<_>>()).ok(),
+        "cuda_error": cards.as_ref().err(),
+        "models": plans.iter().map(plan_json).collect::<Vec<_>>(),
+    })
+}
+
+fn rate(bytes_per_second: f64) -> String {
+    format!("{:.1} GB/s", bytes_per_second / 1e9)
+}
+
+/// Bytes a second at which all cores together read memory.
+fn host_bandwidth(cores: usize) -> f64 {
+    // Written, so that every page is there: untouched pages are all the same page of zeros.
+    let data: Vec<u64> = (0..PROBE_BYTES as u64 / 8).collect();
+    let part = data.len().div_ceil(cores.max(1));
+    let pass = || {
+        let begun = Instant::now();
+        let sum = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                data.chunks(part).map(|part| scope.spawn(move || checksum(part))).collect();
+            threads.into_iter().map(|t| t.join().expect("adding does not panic")).fold(0, xor)
+        });
+        std::hint::black_box(sum);
+        begun.elapsed().as_secs_f64()
+    };
+    let fastest = (0..PASSES).map(|_| pass()).fold(f64::INFINITY, f64::min);
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let bytes = PROBE_BYTES as f64;
+    bytes / fastest
+}
+
+fn xor(a: u64, b: u64) -> u64 {
+    a ^ b
+}
+
+/// Eight sums, so that no addition waits for the one before.
+fn checksum(part: &[u64]) -> u64 {
+    let mut sums = [0u64; 8];
+    for eight in part.chunks_exact(8) {
+        for (sum, value) in sums.iter_mut().zip(eight) {
+            *sum ^= value;
+        }
+    }
+    sums.into_iter().fold(0, xor)
+}
+
+/// Bytes that this process may use: the machine's, or a container's limit.
+fn host_memory() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let installed = read("/proc/meminfo").as_deref().and_then(memory_total).or_else(from_sysctl)?;
+    let limit = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse().ok());
+    Some(limit.map_or(installed, |limit: u64| limit.min(installed)))
+}
+
+/// `MemTotal` of Linux, in bytes.
+fn memory_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What macOS and the BSDs say.
+fn from_sysctl() -> Option<u64> {
+    let output = std::process::Command::new("sysctl").args(["-n", "hw.memsize"]).output().ok()?;
+    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CONTEXTS, memory_total, plans};
+
+    #[test]
+    fn linux_says_its_memory() {
+        let text = "MemTotal:       16384 kB\nMemFree:          100 kB\n";
+        assert_eq!(memory_total(text), Some(16 << 20));
+        assert_eq!(memory_total("MemFree: 1 kB"), None);
+        assert_eq!(memory_total("MemTotal: 99999999999999999999 kB"), None);
+    }
+
+    /// A card of 141 GB holds the 2-bit Flash with its longest context, and no 4-bit one.
+    #[test]
+    fn what_fits_an_h200() {
+        let plans = plans().expect("known shapes have plans");
+        let available = 139 << 30;
+        let find = |model: &str, mix: &str| {
+            let plan = plans.iter().find(|p| p.model.ends_with(model) && p.mix == mix);
+            plan.expect("every shape has every mix").context(available)
+        };
+        assert_eq!(find("Flash", "q2"), CONTEXTS.last().copied());
+        assert_eq!(find("Flash", "q4"), None);
+        assert_eq!(find("PRO", "q2"), None);
+    }
+}
