@@ -415,6 +415,22 @@ pub struct AddToStreams {
     pub width: usize,
 }
 
+/// Arguments of [`crate::Backend::steer`]: `x -= scale * v * (v . x)` with v one row of
+/// `directions`.
+#[derive(Clone, Copy, Debug)]
+pub struct Steer {
+    /// `[n, width]`, in place
+    pub x: Buffer,
+    /// `[_, width]`, f32
+    pub directions: Buffer,
+    /// Which of them.
+    pub row: usize,
+    /// Width of a row.
+    pub width: usize,
+    /// 1 takes the direction out, negative numbers strengthen it.
+    pub scale: f32,
+}
+
 /// Arguments of [`crate::Backend::gather_rows`].
 #[derive(Clone, Copy, Debug)]
 pub struct GatherRows<'a> {

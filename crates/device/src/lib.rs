@@ -183,6 +183,11 @@ pub trait Backend: Send {
     fn experts(&mut self, a: &Experts) -> Result<(), Error>;
     /// Adds one row to each stream (`x[n, streams, d] += row[n, d]`).
     fn add_to_streams(&mut self, a: &AddToStreams) -> Result<(), Error>;
+    /// Takes a share of a direction out of rows.
+    fn steer(&mut self, a: &Steer) -> Result<(), Error> {
+        let found = format!("steering along direction {} on {}", a.row, self.name());
+        Err(Error::Unsupported { found, wanted: "the cpu backend can steer".into() })
+    }
     /// Copies chosen rows.
     fn gather_rows(&mut self, a: &GatherRows<'_>) -> Result<(), Error>;
 }

@@ -154,6 +154,52 @@ fn rms_norm() {
 }
 
 #[test]
+fn steering() {
+    for width in [1, 7, 33, 512] {
+        let mut numbers = Numbers(width as u64);
+        let (x, v) = (numbers.floats(17 * width, 2.0), numbers.floats(3 * width, 0.3));
+        everywhere("steer", 17, |bench| {
+            let (x, directions) = (x.clone(), bench.floats(&v));
+            Box::new(move |bench, rows| {
+                let x = slice(bench, &x, width, &rows);
+                let steer = Steer { x, directions, row: 2, width, scale: -0.75 };
+                bench.cpu.steer(&steer).expect("fits");
+                bits(&bench.read(x))
+            })
+        });
+    }
+}
+
+/// The definition in f64, and what it is for: a unit direction at scale 1 is gone afterwards.
+#[test]
+fn steering_takes_a_direction_out() {
+    let width = 96;
+    let mut numbers = Numbers(4);
+    let (plain, raw) = (numbers.floats(2 * width, 2.0), numbers.floats(width, 1.0));
+    let dot = |a: &[f32], b: &[f32]| {
+        a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "a unit vector in f32")]
+    let unit: Vec<f32> = raw.iter().map(|v| v / dot(&raw, &raw).sqrt() as f32).collect();
+    for scale in [1.0, 0.5, -2.0, 0.0] {
+        let mut bench = Bench::new(CpuConfig::default());
+        bench.cpu.begin(&Step::single(&[0, 1], 0)).expect("a step");
+        let (x, directions) = (bench.floats(&plain), bench.floats(&unit));
+        bench.cpu.steer(&Steer { x, directions, row: 0, width, scale }).expect("fits");
+        for (before, after) in plain.chunks(width).zip(bench.read(x).chunks(width)) {
+            let along = dot(before, &unit);
+            for ((before, after), v) in before.iter().zip(after).zip(&unit) {
+                let wanted = f64::from(*before) - f64::from(scale) * along * f64::from(*v);
+                assert!((f64::from(*after) - wanted).abs() < 1e-5, "{after}, wanted {wanted}");
+            }
+            if scale == 1.0 {
+                assert!(dot(after, &unit).abs() < 1e-5, "nothing is left of it");
+            }
+        }
+    }
+}
+
+#[test]
 fn projections() {
     for (format, rows, columns) in [
         (Format::F32, 5, 40),

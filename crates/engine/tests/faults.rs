@@ -7,7 +7,8 @@ use common::{Dice, engine, logits, options, sync, tiny};
 use ironstar_device::{
     AddToStreams, Arena, Attend, Backend, Buffer, Compress, Counters, Cpu, CpuConfig, Element,
     Embed, Error, Experts, GatherRows, HcHead, HcPost, HcPre, IndexSelect, KvRows, Matrix,
-    MatrixSource, Project, ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, Step, StoreWindow,
+    MatrixSource, Project, ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, Steer, Step,
+    StoreWindow,
 };
 use ironstar_engine::{Blame, CancelFlag, Control, Engine, EngineOptions, Generate};
 use std::sync::Arc;
@@ -102,7 +103,7 @@ impl Backend for Faulty {
         kv_rows: KvRows,
         compress: Compress<'_>, index_select: IndexSelect<'_>, attend: Attend<'_>,
         store_window: StoreWindow<'_>, route: Route, experts: Experts, add_to_streams: AddToStreams,
-        gather_rows: GatherRows<'_>,
+        steer: Steer, gather_rows: GatherRows<'_>,
     }
 }
 

@@ -90,6 +90,14 @@ pub enum Error {
         /// What is needed.
         wanted: String,
     },
+    /// Directions or scales that do not fit.
+    #[error("steering: {found}, but {wanted}")]
+    Steering {
+        /// What was passed.
+        found: String,
+        /// What would fit.
+        wanted: String,
+    },
     /// A draft was asked for where none can be.
     #[error("no draft: {0}")]
     Draft(&'static str),

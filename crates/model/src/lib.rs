@@ -24,6 +24,7 @@ mod error;
 mod fingerprint;
 mod options;
 mod request;
+mod steering;
 #[doc(hidden)]
 pub mod testing;
 
@@ -33,3 +34,4 @@ pub use fingerprint::Fingerprint;
 pub use ironstar_device::{ROLLBACK_ROWS, Span, Step};
 pub use options::{Options, PlanLine, Progress, RowStorage};
 pub use request::{At, Logits, LogitsFor, Observer, Output, Wanted, What};
+pub use steering::{Directions, STEERING_SCALE_MAX, SteeringScales};

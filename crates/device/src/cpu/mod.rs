@@ -263,6 +263,10 @@ impl Backend for Cpu {
         reference::streams::add_to_streams(self, a)
     }
 
+    fn steer(&mut self, a: &Steer) -> Result<(), Error> {
+        reference::steer::steer(self, a)
+    }
+
     fn gather_rows(&mut self, a: &GatherRows<'_>) -> Result<(), Error> {
         reference::streams::gather_rows(self, a)
     }

@@ -6,11 +6,12 @@ use super::scratch::{LOGIT_ROWS, Scratch};
 use super::shape::Shape;
 use super::state::{LayerState, window_slots};
 use super::weights::parts;
+use crate::steering::Steering;
 use crate::{At, Error, Logits, Observer, What};
 use ironstar_device::{
     Attend, Backend, Buffer, Compress, CompressState, CompressedRows, Experts, GatherRows, HcHead,
     HcPost, HcPre, HcWeights, IndexSelect, KvRows, Matrix, Project, ProjectGrouped, QueryHeads,
-    RmsNorm, Rope, Route, RowKind, StoreWindow,
+    RmsNorm, Rope, Route, RowKind, Steer, StoreWindow,
 };
 
 /// What the functions of a pass share.
@@ -22,6 +23,7 @@ pub(super) struct Pass<'a> {
     pub scratch: Scratch,
     /// Rows of the step.
     pub rows: usize,
+    pub steering: Option<&'a Steering>,
     pub observer: Option<&'a mut dyn Observer>,
 }
 
@@ -78,12 +80,26 @@ impl Pass<'_> {
         self.mix(run.x, weights.hc_attn, weights.attn_norm)?;
         self.attention(weights, run)?;
         self.observe(at(What::AttentionOut), s.z, shape.width)?;
+        self.steer(run.layer, self.steering.map_or(0.0, |s| s.scales.attention))?;
         self.spread(run.x)?;
 
         self.mix(run.x, weights.hc_ffn, weights.ffn_norm)?;
         self.ffn(weights, run)?;
         self.observe(at(What::FfnOut), s.z, shape.width)?;
+        self.steer(run.layer, self.steering.map_or(0.0, |s| s.scales.ffn))?;
         self.spread(run.x)
+    }
+
+    /// Takes a share of the layer's direction out of `z`; a draft block is left as it is.
+    fn steer(&mut self, layer: usize, scale: f32) -> Result<(), Error> {
+        let Some(steering) = self.steering.filter(|_| layer < self.shape.layers) else {
+            return Ok(());
+        };
+        if scale != 0.0 {
+            let (x, width, directions) = (self.scratch.z, self.shape.width, steering.directions);
+            self.backend.steer(&Steer { x, directions, row: layer, width, scale })?;
+        }
+        Ok(())
     }
 
     /// Streams to the normalised input `y` of a sublayer.

@@ -28,7 +28,6 @@
 mod draft;
 mod forward;
 pub mod import;
-pub mod known;
 mod load;
 mod rotary;
 mod scratch;
@@ -41,9 +40,10 @@ pub use shape::Shape;
 pub use state::{BLOCK_TOKENS, State};
 pub use weights::{Cut, Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
 
+use crate::steering::Steering;
 use crate::{
-    At, Error, Fingerprint, Logits, LogitsFor, Observer, Options, Output, PlanLine, Progress,
-    Wanted, What,
+    At, Directions, Error, Fingerprint, Logits, LogitsFor, Observer, Options, Output, PlanLine,
+    Progress, SteeringScales, Wanted, What,
 };
 use forward::{Pass, Ropes, Run};
 use ironstar_device::{Arena, Backend, Embed, Step};
@@ -65,6 +65,7 @@ pub struct Model {
     ropes: Ropes,
     scratch: Scratch,
     ignored: Vec<String>,
+    steering: Option<Steering>,
 }
 
 impl Model {
@@ -112,7 +113,7 @@ impl Model {
             loaded.weights
         });
         let kept = Arc::new(Kept { shape, options, fingerprint, drafter: draft_print });
-        Ok(Model { kept, arena, weights, drafter, ropes, scratch, ignored })
+        Ok(Model { kept, arena, weights, drafter, ropes, scratch, ignored, steering: None })
     }
 
     /// The numbers of this model.
@@ -139,11 +140,54 @@ impl Model {
         self.kept.fingerprint
     }
 
-    /// Fingerprints of model and drafter, and the options that change what a state holds: equal
-    /// exactly where states can be exchanged on one backend.
+    /// Fingerprints of model and drafter, the options that change what a state holds, and the
+    /// steering in force: equal exactly where states can be exchanged on one backend.
     #[must_use]
     pub fn state_identity(&self) -> Vec<u8> {
-        self.kept.identity()
+        let mut identity = self.kept.identity();
+        identity.extend(self.steering.iter().flat_map(Steering::identity));
+        identity
+    }
+
+    /// Steers all sessions from their next step on; `None` stops that. What they have evaluated
+    /// stays as it is, so a session that was steered otherwise before is
+    /// [mixed](State::is_mixed).
+    pub fn steer(
+        &mut self,
+        backend: &mut dyn Backend,
+        how: Option<(&Directions, SteeringScales)>,
+    ) -> Result<(), Error> {
+        let shape = (self.kept.shape.layers, self.kept.shape.width);
+        let fresh = how
+            .map(|(directions, scales)| Steering::new(backend, directions, shape, scales))
+            .transpose()?;
+        if let Some(old) = std::mem::replace(&mut self.steering, fresh) {
+            old.release(backend);
+        }
+        Ok(())
+    }
+
+    /// Other scales for the same directions, from every session's next step on.
+    pub fn set_steering_scales(&mut self, scales: SteeringScales) -> Result<(), Error> {
+        match &mut self.steering {
+            Some(steering) => steering.set_scales(scales),
+            None => Err(Error::Steering {
+                found: "no directions are loaded".into(),
+                wanted: "scales belong to a file of directions".into(),
+            }),
+        }
+    }
+
+    /// The scales in force, where directions are loaded.
+    #[must_use]
+    pub fn steering_scales(&self) -> Option<SteeringScales> {
+        self.steering.as_ref().map(|steering| steering.scales)
+    }
+
+    /// Says that a restored state was made under the steering in force.
+    pub fn adopt(&self, state: &mut State) {
+        let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();
+        state.adopt(steering);
     }
 
     /// Tensors of the files that this architecture does not know.
@@ -191,8 +235,9 @@ impl Model {
         for (span, state) in step.spans.iter().zip(states.iter()) {
             state.check_begin(span.rows.len())?;
         }
+        let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();
         for (span, state) in step.spans.iter().zip(states.iter_mut()) {
-            state.begin(span.rows.len());
+            state.begin(span.rows.len(), &steering);
         }
         let mut pass = Pass {
             backend,
@@ -201,6 +246,7 @@ impl Model {
             ropes: self.ropes,
             scratch: self.scratch,
             rows: step.tokens.len(),
+            steering: self.steering.as_ref(),
             observer: observer.map(|o| o as &mut dyn Observer),
         };
         pass.backend.begin(step)?;
@@ -250,6 +296,7 @@ impl Model {
             ropes: self.ropes,
             scratch: self.scratch,
             rows: 1,
+            steering: None,
             observer: None,
         };
         draft::guess(&mut pass, &self.weights, drafter, state, next_token)
@@ -270,6 +317,9 @@ impl Model {
 
     /// Frees vectors and scratch on the device; matrices go with the backend.
     pub fn release(self, backend: &mut dyn Backend) {
+        if let Some(steering) = self.steering {
+            steering.release(backend);
+        }
         backend.release(self.arena);
     }
 

@@ -72,6 +72,9 @@ pub struct State {
     floor: usize,
     /// End of the last step, whose rows [`State::advance`] may keep.
     written: usize,
+    /// How what it holds was steered; see [`State::is_mixed`].
+    steering: Vec<u8>,
+    is_mixed: bool,
 }
 
 #[derive(Debug)]
@@ -217,7 +220,18 @@ impl State {
         let arena = backend.arena();
         let made = Self::alloc(&kept, backend, arena, context);
         let (layers, draft) = made.inspect_err(|_| backend.release(arena))?;
-        Ok(State { arena, kept, layers, draft, context, position: 0, floor: 0, written: 0 })
+        Ok(State {
+            arena,
+            kept,
+            layers,
+            draft,
+            context,
+            position: 0,
+            floor: 0,
+            written: 0,
+            steering: Vec::new(),
+            is_mixed: false,
+        })
     }
 
     fn alloc(
@@ -256,6 +270,13 @@ impl State {
     #[must_use]
     pub fn context(&self) -> usize {
         self.context
+    }
+
+    /// Whether parts of it were evaluated under different steering: then it is no other session's
+    /// prefix, and must not be kept for one.
+    #[must_use]
+    pub fn is_mixed(&self) -> bool {
+        self.is_mixed
     }
 
     /// Lowest position that [`State::truncate`] can go back to, apart from 0.
@@ -298,9 +319,18 @@ impl State {
     }
 
     /// Called before a step writes: from here on only the end of it can be taken back.
-    pub(super) fn begin(&mut self, rows: usize) {
+    pub(super) fn begin(&mut self, rows: usize, steering: &[u8]) {
+        if self.position == 0 {
+            (self.steering, self.is_mixed) = (steering.to_vec(), false);
+        } else {
+            self.is_mixed |= self.steering != steering;
+        }
         self.floor = self.floor.max((self.position + rows).saturating_sub(ROLLBACK_ROWS));
         self.written = self.position;
+    }
+
+    pub(super) fn adopt(&mut self, steering: Vec<u8>) {
+        (self.steering, self.is_mixed) = (steering, false);
     }
 
     /// Called when a step has written all it had to.

@@ -9,6 +9,7 @@ pub(super) mod indexer;
 pub(super) mod norm;
 pub(super) mod project;
 pub(super) mod router;
+pub(super) mod steer;
 pub(super) mod streams;
 
 use super::pool::Pool;
