@@ -28,6 +28,7 @@
 mod draft;
 mod forward;
 pub mod import;
+pub mod known;
 mod load;
 mod rotary;
 mod scratch;
