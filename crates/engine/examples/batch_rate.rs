@@ -48,7 +48,7 @@ fn main() -> Result<(), Error> {
 
 fn open(path: Option<&str>) -> Result<Engine, Error> {
     let drafter = DrafterChoice::None;
-    let options = EngineOptions { drafter, checkpoint_bytes: 0, ..EngineOptions::default() };
+    let options = EngineOptions { drafter, store_ram_bytes: 0, ..EngineOptions::default() };
     if let Some(path) = path {
         return Engine::open(Path::new(path), options, &mut |_| {});
     }

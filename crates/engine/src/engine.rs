@@ -1,13 +1,13 @@
 //! A loaded model on a backend.
 
-use crate::checkpoints::Checkpoints;
 use crate::sampler::Sampler;
+use crate::store::{Disk, Folder, Key, Settings, Store, Writing};
 use crate::{Error, Session};
 use ironstar_device::{Backend, Counters, Cpu, CpuConfig, Isa, Step};
 use ironstar_gguf::{Gguf, Metadata};
 use ironstar_model::{
-    LogitsFor, Model, Observer, Options as ModelOptions, Output, Progress, RowStorage, State,
-    Wanted,
+    BLOCK_TOKENS, LogitsFor, Model, Observer, Options as ModelOptions, Output, Progress,
+    RowStorage, State, Wanted,
 };
 use ironstar_text::{PRE_TOKENIZER, Parts, Tokenizer};
 use std::path::{Path, PathBuf};
@@ -50,8 +50,12 @@ pub struct EngineOptions {
     pub step_rows: usize,
     /// Tokens between checkpoints of a session.
     pub checkpoint_spacing: usize,
-    /// Most memory of all checkpoints; 0 keeps none.
-    pub checkpoint_bytes: usize,
+    /// Most memory of all stored states; 0 keeps none there.
+    pub store_ram_bytes: u64,
+    /// Folder of stored states, for later runs; `None` keeps them in memory only.
+    pub store_dir: Option<PathBuf>,
+    /// Most bytes of this model's files in it.
+    pub store_disk_bytes: u64,
     /// Multiplies all matrices as floats; for checking.
     pub float_products: bool,
     /// FP8 and FP4 round trips of the model; off only for checking.
@@ -69,7 +73,9 @@ impl Default for EngineOptions {
             drafter: DrafterChoice::Beside,
             step_rows: 512,
             checkpoint_spacing: 2048,
-            checkpoint_bytes: 128 << 20,
+            store_ram_bytes: 128 << 20,
+            store_dir: None,
+            store_disk_bytes: 16 << 30,
             float_products: false,
             round_trips: true,
             rows: RowStorage::Bf16,
@@ -96,7 +102,7 @@ pub struct Engine {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) model: Model,
     pub(crate) sampler: Sampler,
-    pub(crate) checkpoints: Checkpoints,
+    pub(crate) store: Store,
     pub(crate) options: EngineOptions,
     tokenizer: Option<Tokenizer>,
     observer: Option<Box<dyn Observer + Send>>,
@@ -166,11 +172,12 @@ impl Engine {
         if let Some(tokenizer) = found.and_then(|f| usize::try_from(f).ok()).filter(|f| *f > rows) {
             return Err(Error::Tokenizer { tokenizer, model: rows });
         }
+        let store = open_store(&model, backend.name(), &options, gguf.metadata())?;
         Ok(Engine {
             backend,
             model,
             sampler: Sampler::default(),
-            checkpoints: Checkpoints::new(options.checkpoint_bytes),
+            store,
             options,
             tokenizer,
             observer: None,
@@ -182,7 +189,7 @@ impl Engine {
     pub fn session(&mut self, context: usize) -> Result<Session, Error> {
         self.free_dropped();
         let state = self.model.new_state(self.backend.as_mut(), context)?;
-        Ok(Session::new(state, self.dropped.clone()))
+        Ok(Session::new(state, self.dropped.clone(), self.store.suspects()))
     }
 
     /// The model.
@@ -215,15 +222,27 @@ impl Engine {
         self.backend.counters()
     }
 
-    /// Memory of all checkpoints.
+    /// Stored states: what they take, and how their folder fares.
     #[must_use]
-    pub fn checkpoint_bytes(&self) -> usize {
-        self.checkpoints.bytes()
+    pub fn store(&self) -> &Store {
+        &self.store
     }
 
-    /// Forgets all checkpoints, so that what is rewound is evaluated again; for measurements.
+    /// Waits until everything that was stored is on the disk, or given up.
+    pub fn flush_store(&mut self) {
+        self.store.flush();
+    }
+
+    /// Keeps stored states on another disk than the options say; for tests.
+    pub fn set_disk(&mut self, disk: Arc<dyn Disk>, writing: Writing) {
+        let store = Store::new(*self.store.key(), *self.store.settings());
+        self.store = store.with_disk(disk, writing);
+    }
+
+    /// Forgets what is stored in memory, so that what is rewound is evaluated again; for
+    /// measurements.
     pub fn forget_checkpoints(&mut self) {
-        self.checkpoints = Checkpoints::new(self.options.checkpoint_bytes);
+        self.store.forget();
     }
 
     /// Rows of a prompt's steps from now on, at most what the engine was opened with.
@@ -266,6 +285,61 @@ impl Engine {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         dropped.drain(..).for_each(|state| state.release(self.backend.as_mut()));
     }
+}
+
+/// A store whose key differs wherever the bits of a state could: model, drafter, settings,
+/// backend, this program's version; and the tokenizer, without which equal text is not equal
+/// tokens.
+fn open_store(
+    model: &Model,
+    backend: &str,
+    options: &EngineOptions,
+    metadata: &Metadata,
+) -> Result<Store, Error> {
+    let words = tokenizer_bytes(metadata)?;
+    let key = Key::new(&[
+        env!("CARGO_PKG_VERSION").as_bytes(),
+        &model.state_identity(),
+        backend.as_bytes(),
+        &[u8::from(options.float_products)],
+        &words,
+    ]);
+    // A session of one block is larger than any part of a longer one.
+    let context = BLOCK_TOKENS.min(model.shape().context);
+    let plan = Model::memory_plan(model.shape(), context, model.options(), model.has_drafter());
+    let part: u64 = plan.iter().filter(|line| line.what != "scratch").map(|line| line.bytes).sum();
+    let logits = u64::try_from(model.shape().vocabulary).unwrap_or(u64::MAX).saturating_mul(4);
+    let settings = Settings {
+        ram_bytes: options.store_ram_bytes,
+        disk_bytes: options.store_disk_bytes,
+        file_bytes_max: part.saturating_add(logits).saturating_add(1 << 20),
+    };
+    let store = Store::new(key, settings);
+    Ok(match &options.store_dir {
+        None => store,
+        Some(folder) => {
+            let folder = folder.join(key.folder());
+            store.with_disk(Arc::new(Folder::new(folder)), Writing::Thread)
+        }
+    })
+}
+
+/// What a file says of its vocabulary, one behind the other; nothing where there is none.
+fn tokenizer_bytes(metadata: &Metadata) -> Result<Vec<u8>, Error> {
+    let mut all = Vec::new();
+    if metadata.get(TOKENS_KEY).is_none() {
+        return Ok(all);
+    }
+    let mut add = |bytes: &[u8]| {
+        all.extend_from_slice(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
+        all.extend_from_slice(bytes);
+    };
+    let parts = tokenizer_parts(metadata)?;
+    parts.tokens.iter().for_each(|token| add(token));
+    parts.merges.iter().for_each(|merge| add(merge.as_bytes()));
+    parts.kinds.iter().for_each(|kind| add(&kind.to_le_bytes()));
+    add(parts.pre.as_bytes());
+    Ok(all)
 }
 
 /// `DIR/NAME-mtp.gguf` for `DIR/NAME.gguf`.

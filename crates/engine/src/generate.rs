@@ -128,7 +128,7 @@ impl Session {
         let finish = match self.catch_up(engine, &mut |_| {}, cancel) {
             Err(Error::Cancelled { .. }) => Finish::Cancelled,
             Err(error) => return Err(error),
-            Ok(()) => answer.run(self, engine, on_token, cancel)?,
+            Ok(_) => answer.run(self, engine, on_token, cancel)?,
         };
         self.checkpoint_if_far(engine)?;
         Ok(Generated { tokens: answer.given, finish, speculation: answer.report })
@@ -257,7 +257,13 @@ impl Answer<'_> {
             if try_guess { draft::guess(session, engine, self.how, most)? } else { Vec::new() };
         let last = session.timeline.last().expect("generate refuses an empty session");
         let tokens = [&[*last], &guesses[..]].concat();
-        let output = session.step(engine, &tokens, LogitsFor::All, LogitsFor::None)?;
+        let was_restored = session.is_just_restored();
+        let mut output = session.step(engine, &tokens, LogitsFor::All, LogitsFor::None);
+        if output.is_err() && was_restored {
+            session.read_again(engine)?;
+            output = session.step(engine, &tokens, LogitsFor::All, LogitsFor::None);
+        }
+        let output = output?;
         self.report.steps += 1;
         self.report.drafted += guesses.len();
         let time = start.elapsed();

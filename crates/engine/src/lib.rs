@@ -8,7 +8,8 @@
 //! This crate knows models only through `ironstar_model`, and devices only as a `Backend`. It must
 //! not know prompts and protocols, sockets, or what a token means.
 //!
-//! Start reading at [`Session::sync`], then [`Session::generate`], then [`sampler`].
+//! Start reading at [`Session::sync`], then [`Session::generate`], then [`sampler`]; [`store`] is
+//! what sessions come back from.
 //!
 //! ```
 //! use ironstar_engine::{CancelFlag, Control, Engine, EngineOptions, Generate};
@@ -45,7 +46,6 @@
 //! ```
 
 mod cancel;
-mod checkpoints;
 mod draft;
 mod engine;
 mod error;
@@ -54,13 +54,14 @@ pub mod sampler;
 pub mod scheduler;
 mod score;
 mod session;
+mod snapshot;
 pub mod store;
 
 pub use cancel::CancelFlag;
-pub use checkpoints::Snapshot;
 pub use draft::{Speculation, SpeculationReport};
 pub use engine::{BackendChoice, DrafterChoice, Engine, EngineOptions, drafter_beside, tokenizer};
 pub use error::{Blame, Error};
 pub use generate::{Control, Finish, Generate, Generated, Token};
 pub use score::{Score, Scored};
 pub use session::{OnProgress, Session, SyncProgress, SyncReport};
+pub use snapshot::Snapshot;

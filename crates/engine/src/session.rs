@@ -4,12 +4,16 @@
 //! the rest wait. Every way out, errors and cancels included, leaves it so. A session that lost its
 //! state to a failed step has position 0 and evaluates again, from a checkpoint where one serves.
 
-use crate::checkpoints::Snapshot;
 use crate::draft::Pace;
 use crate::engine::Dropped;
+use crate::snapshot::Snapshot;
+use crate::store::{Found, LoadError, Loaded, Receipt, Suspects};
 use crate::{CancelFlag, Engine, Error};
-use ironstar_model::{LogitsFor, ROLLBACK_ROWS, State};
+use ironstar_model::{BLOCK_TOKENS, LogitsFor, ROLLBACK_ROWS, State};
 use std::sync::PoisonError;
+
+/// Stored states that are tried on the way to some tokens; each that is damaged leaves the store.
+const LOADS_MAX: usize = 8;
 
 /// One timeline of tokens with its state, on the engine that made it.
 #[derive(Debug)]
@@ -23,6 +27,11 @@ pub struct Session {
     pub(crate) logits_at: usize,
     /// Whether guessing pays here.
     pub(crate) pace: Pace,
+    /// Where it came from, until a step has shown that one can go on from there.
+    restored: Option<Found>,
+    /// Whether the last failure may have been that one's fault.
+    pub(crate) forgiven: bool,
+    suspects: Suspects,
     dropped: Dropped,
 }
 
@@ -50,9 +59,18 @@ pub struct SyncProgress {
 pub type OnProgress<'a> = &'a mut dyn FnMut(SyncProgress);
 
 impl Session {
-    pub(crate) fn new(state: State, dropped: Dropped) -> Self {
-        let (timeline, logits, pace) = (Vec::new(), Vec::new(), Pace::default());
-        Session { state: Some(state), timeline, logits, logits_at: 0, pace, dropped }
+    pub(crate) fn new(state: State, dropped: Dropped, suspects: Suspects) -> Self {
+        Session {
+            state: Some(state),
+            timeline: Vec::new(),
+            logits: Vec::new(),
+            logits_at: 0,
+            pace: Pace::default(),
+            restored: None,
+            forgiven: false,
+            suspects,
+            dropped,
+        }
     }
 
     /// Its tokens; the last may still wait to be evaluated.
@@ -98,7 +116,7 @@ impl Session {
         let before = self.common(tokens);
         let reused = self.reach(engine, tokens, tokens.len())?;
         self.timeline = tokens.to_vec();
-        self.catch_up(engine, on_progress, cancel)?;
+        let reused = self.catch_up(engine, on_progress, cancel)?.min(reused);
         if reused < tokens.len() {
             self.checkpoint_if_far(engine)?;
         }
@@ -132,26 +150,34 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps a checkpoint of what is evaluated, within the engine's memory for them. Syncs and
-    /// answers do so at their ends and every [`crate::EngineOptions::checkpoint_spacing`]
-    /// tokens.
-    pub fn checkpoint(&mut self, engine: &mut Engine) -> Result<(), Error> {
-        if engine.checkpoints.is_off() || self.position() == 0 {
-            return Ok(());
+    /// Stores what is evaluated, within the engine's limits, for this session, others and later
+    /// runs. Syncs and answers do so at their ends and every
+    /// [`crate::EngineOptions::checkpoint_spacing`] tokens; the receipt tells when it is on disk.
+    pub fn checkpoint(&mut self, engine: &mut Engine) -> Result<Receipt, Error> {
+        let position = self.position();
+        if engine.store.is_off() || position == 0 {
+            return Ok(Receipt::none());
         }
-        let mut snapshot = self.snapshot(engine)?;
-        snapshot.tokens = self.timeline[..snapshot.position].into();
-        engine.checkpoints.insert(snapshot);
-        Ok(())
+        let (tokens, backend) = (&self.timeline[..position], engine.backend.as_mut());
+        let mut blocks = Vec::new();
+        for block in engine.store.missing(tokens) {
+            blocks.push((block, self.state().export_block(backend, block)?));
+        }
+        let mut bytes = self.state().export_checkpoint(backend)?;
+        let has_logits = self.logits_at == position;
+        if has_logits {
+            bytes.extend(self.logits.iter().flat_map(|logit| logit.to_le_bytes()));
+        }
+        Ok(engine.store.insert(tokens, blocks, bytes, has_logits))
     }
 
     /// A checkpoint, unless one is so near that rings or a short step lead here as well.
     pub(crate) fn checkpoint_if_far(&mut self, engine: &mut Engine) -> Result<(), Error> {
-        let nearest = engine.checkpoints.nearest(&self.timeline[..self.position()]);
-        if self.position() - nearest < ROLLBACK_ROWS {
-            return Ok(());
+        let nearest = engine.store.nearest(&self.timeline[..self.position()]);
+        if self.position() - nearest >= ROLLBACK_ROWS {
+            self.checkpoint(engine)?;
         }
-        self.checkpoint(engine)
+        Ok(())
     }
 
     pub(crate) fn state(&self) -> &State {
@@ -205,22 +231,78 @@ impl Session {
             let to = common.min(most).min(tokens.len().saturating_sub(1));
             if to < self.state().rewind_floor() { 0 } else { to }
         };
-        let stored = engine.checkpoints.best(tokens, most).filter(|s| s.position > live);
-        if let Some(snapshot) = stored {
-            self.load(engine, &snapshot)?;
-            return Ok(snapshot.position);
+        for _ in 0..LOADS_MAX {
+            let found = engine.store.find(tokens, most).filter(|found| found.position() > live);
+            let Some(found) = found else { break };
+            self.go_back(live)?;
+            if self.load_stored(engine, &found, tokens, common / BLOCK_TOKENS)? {
+                return Ok(found.position());
+            }
         }
+        self.go_back(live)?;
+        Ok(live)
+    }
+
+    /// To a position that the rings hold, or to none.
+    fn go_back(&mut self, live: usize) -> Result<(), Error> {
+        let position = self.position();
         self.state_mut().truncate(live)?;
         self.timeline.truncate(live);
         if live != position {
             self.logits_at = 0;
         }
-        Ok(live)
+        Ok(())
+    }
+
+    /// Goes to a stored position, or tells that it cannot be had. The rows of the first
+    /// `blocks_there` blocks are in their place: the session evaluated the same tokens.
+    fn load_stored(
+        &mut self,
+        engine: &mut Engine,
+        found: &Found,
+        tokens: &[u32],
+        blocks_there: usize,
+    ) -> Result<bool, Error> {
+        let (position, first) = (found.position(), blocks_there.min(found.blocks()));
+        let logits_bytes = if found.has_logits() { engine.model.shape().vocabulary * 4 } else { 0 };
+        let (state, backend) = (self.state.as_mut(), engine.backend.as_mut());
+        let state = state.expect("a session has a state until it ends");
+        let mut logits = Vec::new();
+        let mut put = |part: Loaded<'_>| match part {
+            Loaded::Block(block, bytes) => state.import_block(backend, block, bytes),
+            Loaded::Checkpoint(bytes) => {
+                let at = bytes.len().saturating_sub(logits_bytes);
+                let (rings, tail) = bytes.split_at(at);
+                let values = tail.as_chunks::<4>().0.iter();
+                logits = values.map(|bytes| f32::from_le_bytes(*bytes)).collect();
+                state.import_checkpoint(backend, position, rings)
+            }
+        };
+        match engine.store.load(found, tokens, first, &mut put) {
+            Ok(()) => {}
+            Err(LoadError::Lost) => return Ok(false),
+            Err(LoadError::Sink(ironstar_model::Error::Saved { .. })) => {
+                engine.store.set_aside(found);
+                return Ok(false);
+            }
+            Err(LoadError::Sink(error)) => {
+                self.recover();
+                return Err(error.into());
+            }
+        }
+        self.timeline = tokens[..position].to_vec();
+        self.logits_at = 0;
+        if !logits.is_empty() {
+            (self.logits, self.logits_at) = (logits, position);
+        }
+        self.restored = Some(found.clone());
+        Ok(true)
     }
 
     /// The state, evaluated tokens and logits of a snapshot. When the device fails, nothing is
     /// evaluated.
     fn load(&mut self, engine: &mut Engine, snapshot: &Snapshot) -> Result<(), Error> {
+        self.restored = None;
         let restored = self.state_mut().restore(engine.backend.as_mut(), &snapshot.state);
         if let Err(error) = restored {
             self.recover();
@@ -235,13 +317,15 @@ impl Session {
         Ok(())
     }
 
-    /// Evaluates what waits on the timeline. The flag is looked at before each step.
+    /// Evaluates what waits on the timeline, and gives the position that it began at. The flag is
+    /// looked at before each step. When the first step after a stored state fails, that is set
+    /// aside and everything is evaluated.
     pub(crate) fn catch_up(
         &mut self,
         engine: &mut Engine,
         on_progress: OnProgress<'_>,
         cancel: &CancelFlag,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         let total = self.timeline.len();
         let no_logits = self.position() == total && self.logits_at != total;
         if total > 0 && (self.position() == 0 || no_logits) {
@@ -249,6 +333,7 @@ impl Session {
             self.reach(engine, &tokens, total)?;
             self.timeline = tokens;
         }
+        let mut begin = self.position();
         while self.position() < total {
             let position = self.position();
             if cancel.is_raised() {
@@ -259,7 +344,14 @@ impl Session {
             let end = (position + engine.options.step_rows).min(total).min(mark);
             let wanted = if end == total { LogitsFor::Last } else { LogitsFor::None };
             let tokens = self.timeline[position..end].to_vec();
-            let output = self.step(engine, &tokens, wanted, LogitsFor::None)?;
+            let was_restored = self.restored.is_some();
+            let output = match self.step(engine, &tokens, wanted, LogitsFor::None) {
+                Err(_) if was_restored => {
+                    begin = self.position();
+                    continue;
+                }
+                other => other?,
+            };
             self.keep(engine, tokens.len())?;
             if end == total {
                 self.logits = output.logits.row(0).to_vec();
@@ -269,7 +361,20 @@ impl Session {
             }
             on_progress(SyncProgress { done: end, total });
         }
-        Ok(())
+        Ok(begin)
+    }
+
+    /// Evaluates all tokens but the last again, after the first step from a stored state failed.
+    pub(crate) fn read_again(&mut self, engine: &mut Engine) -> Result<(), Error> {
+        let last = self.timeline.pop();
+        let read = self.catch_up(engine, &mut |_| {}, &CancelFlag::default());
+        self.timeline.extend(last);
+        read.map(|_| ())
+    }
+
+    /// Whether no step has followed a stored state yet.
+    pub(crate) fn is_just_restored(&self) -> bool {
+        self.restored.is_some()
     }
 
     /// Evaluates rows after the position without keeping them; a failure leaves a session that can
@@ -291,14 +396,21 @@ impl Session {
     /// Keeps the first rows of the last step.
     pub(crate) fn keep(&mut self, engine: &Engine, rows: usize) -> Result<(), Error> {
         engine.model.commit(self.state_mut(), rows)?;
+        self.restored = None;
         Ok(())
     }
 
-    /// After a failure: a state that the rings no longer hold goes to 0, from where checkpoints are
-    /// found.
+    /// After a failure: a state that the rings no longer hold goes to 0, from where stored ones are
+    /// found; so does one that was just restored, which is not trusted again.
     pub(crate) fn recover(&mut self) {
+        let suspect = self.restored.take();
+        self.forgiven = suspect.is_some();
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        suspects.extend(suspect);
+        drop(suspects);
+        let forgiven = self.forgiven;
         let state = self.state_mut();
-        if state.position() < state.rewind_floor() {
+        if forgiven || state.position() < state.rewind_floor() {
             state.truncate(0).expect("0 is always in reach");
         }
         if self.position() == 0 {

@@ -17,7 +17,7 @@ struct Oracle {
 
 impl Oracle {
     fn new() -> Self {
-        let engine = engine_of(&tiny(96), EngineOptions { checkpoint_bytes: 0, ..options() });
+        let engine = engine_of(&tiny(96), EngineOptions { store_ram_bytes: 0, ..options() });
         Oracle { engine, known: HashMap::new() }
     }
 
@@ -48,7 +48,7 @@ fn walk(seed: u64, oracle: &mut Oracle, spacing: usize) {
     let mut dice = Dice::new(seed);
     let options = EngineOptions {
         checkpoint_spacing: spacing,
-        checkpoint_bytes: dice.below(3) * 200_000,
+        store_ram_bytes: dice.below(3) as u64 * 200_000,
         ..options()
     };
     let mut engine = engine_of(&tiny(96), options);
@@ -191,19 +191,19 @@ fn a_sync_does_only_what_is_needed() {
     let mut other = engine.session(800).unwrap();
     assert_eq!(report(sync(&mut other, &mut engine, &tokens[..700])), (620, 80, 0));
     engine.forget_checkpoints();
-    assert_eq!(engine.checkpoint_bytes(), 0);
+    assert_eq!(engine.store().status().ram_bytes, 0);
     assert_eq!(report(sync(&mut other, &mut engine, &tokens[..300])), (0, 300, 300), "rebuilt");
 }
 
 #[test]
 fn checkpoints_stay_within_their_memory() {
-    let options = EngineOptions { checkpoint_spacing: 16, checkpoint_bytes: 300_000, ..options() };
+    let options = EngineOptions { checkpoint_spacing: 16, store_ram_bytes: 300_000, ..options() };
     let mut engine = engine_of(&tiny(96), options);
     let mut session = engine.session(2000).unwrap();
     let mut most = 0;
     for seed in 0..6 {
         sync(&mut session, &mut engine, &Dice::new(seed).tokens(400, 96));
-        most = most.max(engine.checkpoint_bytes());
+        most = most.max(engine.store().status().ram_bytes);
     }
     assert!((150_000..=300_000).contains(&most), "{most} bytes");
 }

@@ -25,6 +25,12 @@ impl Key {
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
+
+    /// Name of a folder for files of this key and this version of the format.
+    #[must_use]
+    pub fn folder(&self) -> String {
+        self.0[..8].iter().fold("v1-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    }
 }
 
 /// Names a place in the tree: 160 bits of a cryptographic hash, so that no prompt can be made to

@@ -181,6 +181,12 @@ impl Store {
         &self.key
     }
 
+    /// Its limits.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Whether nothing is kept.
     #[must_use]
     pub fn is_off(&self) -> bool {

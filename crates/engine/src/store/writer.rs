@@ -40,6 +40,11 @@ pub struct Problem {
 pub struct Receipt(Arc<(Mutex<Option<bool>>, Condvar)>);
 
 impl Receipt {
+    /// A receipt of what no disk was asked to save.
+    pub(crate) fn none() -> Receipt {
+        Receipt::settled(false)
+    }
+
     /// A receipt of something that is settled.
     pub(super) fn settled(saved: bool) -> Receipt {
         let receipt = Receipt::default();
