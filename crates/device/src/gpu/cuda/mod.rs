@@ -13,8 +13,10 @@ mod probe;
 mod staging;
 #[cfg(test)]
 mod tests;
+mod times;
 
 pub use probe::{CudaDevice, cuda_devices, cuda_read_bandwidth};
+pub use times::{KernelTime, KernelTimes};
 
 use super::driver::{Address, Driver, Facts, Graph, Kernel};
 use crate::Error;
@@ -25,6 +27,7 @@ use staging::Staging;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
+use times::Clock;
 
 /// What the kernels are compiled with, here and by `cargo xtask kernel-check`.
 pub(super) const OPTIONS: &str = include_str!("../../../kernels/cuda.options");
@@ -41,6 +44,8 @@ pub struct CudaConfig {
     pub cache: Option<PathBuf>,
     /// Folder of NVRTC, if it is not where the loader looks.
     pub nvrtc: Option<PathBuf>,
+    /// Measures every launch, which slows them all.
+    pub times: Option<KernelTimes>,
 }
 
 /// A kernel that was looked up.
@@ -58,6 +63,7 @@ pub(crate) struct Cuda {
     kernels: Vec<Loaded>,
     names: HashMap<&'static str, Kernel>,
     capturing: bool,
+    clock: Option<Clock>,
     /// Bytes of each live allocation, by address.
     allocations: BTreeMap<u64, u64>,
     module: sys::CUmodule,
@@ -89,6 +95,7 @@ impl Cuda {
             kernels,
             names,
             capturing,
+            clock: config.times.clone().map(Clock::new),
             allocations,
             module,
             staging,
@@ -122,12 +129,6 @@ impl Cuda {
         }
         let found = format!("{bytes} bytes at {:#x}", at.0);
         Err(Error::Shape { operation, found, wanted: "a range inside one allocation".into() })
-    }
-
-    fn loaded(&self, kernel: Kernel) -> Result<&Loaded, Error> {
-        let index = usize::try_from(kernel.0).ok();
-        let found = index.and_then(|index| self.kernels.get(index));
-        found.ok_or(Error::Handle { operation: "launch", id: kernel.0 })
     }
 
     fn graph(&self, graph: Graph) -> Result<sys::CUgraphExec, Error> {
@@ -227,7 +228,8 @@ impl Driver for Cuda {
             return Ok(());
         }
         self.inside("download", from, bytes.len())?;
-        self.staging.download(&self.main, from.0, bytes)
+        self.staging.download(&self.main, from.0, bytes)?;
+        self.clock.as_mut().map_or(Ok(()), Clock::waited)
     }
 
     fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error> {
@@ -261,7 +263,9 @@ impl Driver for Cuda {
         arguments: &[u8],
     ) -> Result<(), Error> {
         self.context.enter()?;
-        let loaded = self.loaded(kernel)?;
+        let index = usize::try_from(kernel.0).ok().filter(|index| *index < self.kernels.len());
+        let index = index.ok_or(Error::Handle { operation: "launch", id: kernel.0 })?;
+        let loaded = &self.kernels[index];
         fits(loaded, buffers.len(), arguments)?;
         let mut pointers = [std::ptr::null_mut::<c_void>(); PARAMETERS_MAX];
         for (pointer, buffer) in pointers.iter_mut().zip(buffers) {
@@ -270,6 +274,10 @@ impl Driver for Cuda {
         if !arguments.is_empty() {
             pointers[buffers.len()] = arguments.as_ptr().cast_mut().cast();
         }
+        let begun = match &mut self.clock {
+            Some(clock) => Some(clock.mark(&self.context, &self.main)?),
+            None => None,
+        };
         let [x, y, z] = grid;
         // SAFETY: the function is of the loaded module; `pointers` has one entry a parameter, each
         // to a value of the parameter's size (`fits`), which the call copies. What the kernel does
@@ -294,16 +302,25 @@ impl Driver for Cuda {
             let wanted = "sizes within the card's limits and above 0".into();
             return Err(Error::Shape { operation: "launch", found, wanted });
         }
-        check("launching a kernel", status)
+        check("launching a kernel", status)?;
+        if let (Some(clock), Some(begun)) = (&mut self.clock, begun) {
+            let ended = clock.mark(&self.context, &self.main)?;
+            clock.launched(loaded.name, begun, ended);
+        }
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<(), Error> {
         self.outside_capture("finish")?;
-        self.main.wait()
+        self.main.wait()?;
+        self.clock.as_mut().map_or(Ok(()), Clock::waited)
     }
 
     fn begin_capture(&mut self) -> Result<bool, Error> {
         self.outside_capture("begin_capture")?;
+        if self.clock.is_some() {
+            return Ok(false);
+        }
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive and not recording.
         check("starting a recording", unsafe {

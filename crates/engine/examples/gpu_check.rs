@@ -1,0 +1,195 @@
+//! The first thing to run on a machine with a card: the GPU backend against the CPU on a model, one
+//! answer however a prompt is cut, and how fast it reads and answers, kernel by kernel.
+//!
+//! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]`
+#![expect(clippy::print_stdout, reason = "a measuring tool")]
+
+use ironstar_device::{CudaConfig, Gpu, GpuConfig, KernelTimes};
+use ironstar_engine::{BackendChoice, CancelFlag, DrafterChoice, Engine, EngineOptions, Session};
+use ironstar_gguf::Gguf;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+struct Words {
+    model: PathBuf,
+    against_cpu: bool,
+    times: bool,
+    prompt: usize,
+    answer: usize,
+    chunk: usize,
+}
+
+fn words() -> Outcome<Words> {
+    let all: Vec<String> = std::env::args().skip(1).collect();
+    let number = |name: &str, default: usize| -> Outcome<usize> {
+        match all.iter().position(|word| word == name) {
+            Some(at) => Ok(all.get(at + 1).ok_or("a number is missing")?.parse()?),
+            None => Ok(default),
+        }
+    };
+    let has = |name: &str| all.iter().any(|word| word == name);
+    Ok(Words {
+        model: all.first().ok_or("name a model")?.into(),
+        against_cpu: has("--against-cpu"),
+        times: has("--times"),
+        prompt: number("--prompt", 256)?,
+        answer: number("--answer", 64)?,
+        chunk: number("--chunk", 512)?,
+    })
+}
+
+fn main() -> Outcome<()> {
+    let words = words()?;
+    let times = words.times.then(KernelTimes::default);
+    let begun = Instant::now();
+    let cuda = CudaConfig {
+        cache: std::env::home_dir().map(|home| home.join(".cache/ironstar/kernels")),
+        times: times.clone(),
+        ..CudaConfig::default()
+    };
+    let gpu = Gpu::cuda(&cuda, GpuConfig::default())?;
+    println!("{}: kernels ready in {:.2} s", gpu.device(), begun.elapsed().as_secs_f64());
+    let options = EngineOptions {
+        backend: BackendChoice::Cpu,
+        drafter: DrafterChoice::None,
+        step_rows: words.chunk,
+        ..EngineOptions::default()
+    };
+    let gguf = Gguf::open(&words.model)?;
+    let begun = Instant::now();
+    let mut engine = Engine::on_backend(Box::new(gpu), &gguf, None, options.clone(), &mut |_| {})?;
+    println!("model loaded in {:.2} s", begun.elapsed().as_secs_f64());
+    let prompt = prompt(&engine, words.prompt);
+    one_answer(&mut engine, &prompt)?;
+    if words.against_cpu {
+        let mut cpu = Engine::open(Path::new(&words.model), options, &mut |_| {})?;
+        against_cpu(&mut cpu, &mut engine, &prompt, words.answer)?;
+    }
+    rates(&mut engine, &prompt, &words, times.as_ref())
+}
+
+/// Text where there is a tokenizer that knows it, else varied tokens.
+fn prompt(engine: &Engine, count: usize) -> Vec<u32> {
+    let vocabulary = u32::try_from(engine.model().shape().vocabulary).expect("ids are 32 bits");
+    let text = "Once upon a time there was a little fox who lived in a wood. ".repeat(200);
+    let known = engine.tokenizer().map(|t| t.encode(&text)).unwrap_or_default();
+    let worded = engine.model().shape().width <= 512;
+    let mut any = (0u32..).map(|i| i.wrapping_mul(2_654_435_761) >> 8);
+    let mut tokens = if worded { known } else { Vec::new() };
+    while tokens.len() < count {
+        tokens.push(any.next().expect("it never ends") % vocabulary);
+    }
+    tokens.truncate(count);
+    tokens
+}
+
+fn sync(engine: &mut Engine, session: &mut Session, tokens: &[u32]) -> Outcome<Vec<f32>> {
+    session.sync(engine, tokens, &mut |_| {}, &CancelFlag::default())?;
+    Ok(session.logits().ok_or("no logits")?.to_vec())
+}
+
+/// The logits after the prompt, however it is cut into steps.
+fn one_answer(engine: &mut Engine, prompt: &[u32]) -> Outcome<()> {
+    let prompt = &prompt[..prompt.len().min(200)];
+    let mut all = Vec::new();
+    let rows = engine.options().step_rows;
+    for chunk in [rows, 7, 1] {
+        engine.set_prompt_rows(chunk);
+        let mut session = engine.session(prompt.len() + 1)?;
+        let logits = sync(engine, &mut session, prompt)?;
+        all.push(logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>());
+    }
+    engine.set_prompt_rows(rows);
+    for (chunk, bits) in [7, 1].iter().zip(&all[1..]) {
+        let differing = bits.iter().zip(&all[0]).filter(|(a, b)| a != b).count();
+        println!("one answer: chunks of {chunk}: {differing} of {} logits differ", bits.len());
+    }
+    Ok(())
+}
+
+/// The CPU's greedy answer, and how the card's logits differ along it.
+fn against_cpu(cpu: &mut Engine, gpu: &mut Engine, prompt: &[u32], answer: usize) -> Outcome<()> {
+    let room = prompt.len() + answer + 1;
+    let (mut a, mut b) = (cpu.session(room)?, gpu.session(room)?);
+    let (mut wanted, mut found) = (sync(cpu, &mut a, prompt)?, sync(gpu, &mut b, prompt)?);
+    let (mut divergence, mut worst, mut largest, mut other) = (0.0, 0.0f64, 0.0f32, 0);
+    for _ in 0..answer {
+        let kl = kl(&wanted, &found);
+        (divergence, worst) = (divergence + kl, worst.max(kl));
+        let apart = wanted.iter().zip(&found).map(|(a, b)| (a - b).abs());
+        largest = apart.fold(largest, f32::max);
+        let next = best(&wanted);
+        other += usize::from(best(&found) != next);
+        wanted = a.push(cpu, next)?.to_vec();
+        found = b.push(gpu, next)?.to_vec();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a few hundred positions")]
+    let mean = divergence / answer as f64;
+    println!(
+        "against the CPU over {answer} positions: mean KL {mean:.2e}, worst {worst:.2e}, largest \
+         difference of a logit {largest:.2e}, other likeliest token at {other}"
+    );
+    Ok(())
+}
+
+fn best(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    best.and_then(|(id, _)| u32::try_from(id).ok()).unwrap_or(0)
+}
+
+fn kl(p: &[f32], q: &[f32]) -> f64 {
+    let logs = |logits: &[f32]| -> Vec<f64> {
+        let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        let sum: f64 = logits.iter().map(|l| (f64::from(*l) - most).exp()).sum();
+        logits.iter().map(|l| f64::from(*l) - most - sum.ln()).collect()
+    };
+    let (p, q) = (logs(p), logs(q));
+    p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
+}
+
+/// Reading the prompt and answering greedily, with the times of the kernels if wanted.
+fn rates(
+    engine: &mut Engine,
+    prompt: &[u32],
+    words: &Words,
+    times: Option<&KernelTimes>,
+) -> Outcome<()> {
+    let mut session = engine.session(prompt.len() + words.answer + 8)?;
+    let take = |what: &str| {
+        for (name, time) in times.into_iter().flat_map(KernelTimes::take) {
+            let (count, ms) = (time.launches, time.milliseconds);
+            println!("  {what} {name:<24} {count:>7} launches {ms:>10.3} ms");
+        }
+    };
+    take("before");
+    let begun = Instant::now();
+    let mut logits = sync(engine, &mut session, prompt)?;
+    let reading = begun.elapsed().as_secs_f64();
+    take("reading");
+    // The first tokens capture what the others replay.
+    for _ in 0..4 {
+        logits = session.push(engine, best(&logits))?.to_vec();
+    }
+    take("warming");
+    let finite = logits.iter().all(|l| l.is_finite());
+    let begun = Instant::now();
+    for _ in 0..words.answer {
+        logits = session.push(engine, best(&logits))?.to_vec();
+    }
+    let answering = begun.elapsed().as_secs_f64();
+    take("answering");
+    let count = |n: usize| f64::from(u32::try_from(n).expect("a small number"));
+    println!(
+        "reading {} tokens: {:.1} tokens/s; answering {}: {:.2} tokens/s ({:.3} ms each); logits \
+         finite: {finite}",
+        prompt.len(),
+        count(prompt.len()) / reading,
+        words.answer,
+        count(words.answer) / answering,
+        answering / count(words.answer) * 1e3,
+    );
+    Ok(())
+}
