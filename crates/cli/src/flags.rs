@@ -1,7 +1,10 @@
 //! The command line: one table of commands and flags. Help, the manual page and shell completions
 //! are generated from it, so a flag that is not here does not exist.
 
+mod serve;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub use serve::{Serve, ThinkingName};
 use std::path::PathBuf;
 
 /// Runs large open-weight models on hardware that people own.
@@ -30,6 +33,8 @@ pub struct Cli {
 pub enum Command {
     /// Answer a prompt, or chat when none is given
     Run(Box<Run>),
+    /// Serve a model over HTTP
+    Serve(Box<Serve>),
     /// Show a model file's shape, tensors and memory plan
     Inspect(Inspect),
     /// Show how text becomes tokens, and back

@@ -53,6 +53,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Inspect(flags) => commands::inspect::run(&flags),
         Command::Tokens(flags) => commands::tokens::run(&flags),
         Command::Run(flags) => commands::run::run(&flags),
+        Command::Serve(flags) => commands::serve::run(&flags),
         Command::Perplexity(flags) => commands::perplexity::run(&flags),
         Command::Eval(flags) => commands::eval::run(&flags),
         Command::Man => {

@@ -1,0 +1,183 @@
+//! Lives of requests and of the server: silence, leaving clients, slow readers, the end.
+
+use super::client::{PATIENCE, Reply, chat, options, read_until, start, start_with};
+use ironstar_server::Options;
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+const STREAM: &str = r#", "stream": true"#;
+
+/// Bug reports H18: signs of life do not depend on the engine's thread, and the head comes first.
+#[test]
+fn a_step_that_takes_long_is_no_silence() {
+    let play = r#"{"replies": [{"text": ["done"], "delay": {"after": 0, "ms": 1500}}]}"#;
+    let keepalive = Duration::from_millis(200);
+    let server = start_with(play, Options { keepalive, ..options() });
+    for (path, body, sign) in [
+        ("/v1/chat/completions", chat("hi", STREAM), ": "),
+        ("/v1/messages", chat("hi", r#", "stream": true, "max_tokens": 50"#), "event: ping"),
+        ("/v1/responses", r#"{"input": "hi", "stream": true}"#.to_owned(), "response.in_progress"),
+    ] {
+        let begun = Instant::now();
+        let mut stream = server.send(path, &body);
+        let head = read_until(&mut stream, "\r\n\r\n");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        assert!(begun.elapsed() < Duration::from_millis(1000), "{path}: the head waited");
+        let rest = read_until(&mut stream, "done");
+        assert!(begun.elapsed() >= Duration::from_millis(1400));
+        let signs = (head + &rest).matches(sign).count();
+        assert!((4..=9).contains(&signs), "{path}: {signs} signs of life\n{rest}");
+    }
+}
+
+/// Bug reports H19: work stops within a step, the next client is served at once, and what was read
+/// is reused when the prompt comes again.
+#[test]
+fn a_client_that_leaves_stops_the_work() {
+    let play = r#"{"step_rows": 8, "step_ms": 30, "sessions": 1, "other": ["ok"]}"#;
+    let server = start(play);
+    let long = chat(&"many words ".repeat(100), "");
+    let stream = server.send("/v1/chat/completions", &long);
+    server.wait_until("ironstar_engine_prompt_rows_total", |rows| rows >= 24);
+    drop(stream);
+    let left = Instant::now();
+    let reply = server.post("/v1/chat/completions", &chat("short", ""));
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert!(left.elapsed() < Duration::from_secs(3), "{:?}", left.elapsed());
+    let read = server.metric("ironstar_engine_prompt_rows_total");
+    assert!(read < 400, "{read} rows of 1100: the work went on");
+    let again = server.post("/v1/chat/completions", &long).json();
+    let cached = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(cached >= 16, "{again}");
+}
+
+#[test]
+fn a_stream_whose_client_leaves_while_it_waits_is_given_up() {
+    let play = r#"{"replies": [{"text": ["x"], "times": 1000, "piece_ms": 1, "last": ["stream"]},
+                               {"text": ["a"], "delay": {"after": 0, "ms": 300}}]}"#;
+    let server = start(play);
+    for text in ["stream", "wait"] {
+        for _ in 0..10 {
+            drop(server.send("/v1/chat/completions", &chat(text, STREAM)));
+        }
+    }
+    server.wait_for("ironstar_requests_open", 0);
+    server.wait_for("ironstar_requests_running", 0);
+    server.wait_for("ironstar_session_bytes", 0);
+}
+
+/// Nobody reads: the answer is given up when its events no longer fit, and memory does not grow.
+#[test]
+fn a_reader_that_never_reads_is_given_up() {
+    let play = r#"{"replies": [{"text": ["0123456789"], "times": 200000}]}"#;
+    let write_timeout = Duration::from_secs(2);
+    let server = start_with(play, Options { write_timeout, ..options() });
+    let stream = server.send("/v1/chat/completions", &chat("hi", STREAM));
+    server.wait_for("ironstar_requests_running", 1);
+    server.wait_for("ironstar_requests_open", 0);
+    assert!(server.metric("ironstar_answer_tokens_total") < 500_000);
+    drop(stream);
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn a_reader_that_comes_late_is_told_that_it_was_too_slow() {
+    let play = r#"{"replies": [{"text": ["0123456789"], "times": 100000}]}"#;
+    let server = start(play);
+    let mut stream = server.send("/v1/chat/completions", &chat("hi", STREAM));
+    server.wait_for("ironstar_requests_running", 1);
+    server.wait_for("ironstar_requests_running", 0);
+    let reply = Reply::read(&mut stream);
+    assert!(reply.body.contains("slow_reader"), "{}", &reply.body[reply.body.len() - 500..]);
+    assert!(reply.body.trim_end().ends_with("data: [DONE]"), "its end is well formed");
+    assert_eq!(server.metric("ironstar_slow_readers_total"), 1);
+}
+
+#[test]
+fn the_first_word_leaves_before_the_second_is_made() {
+    let play = r#"{"replies": [{"text": ["first", "second"], "piece_ms": 1500}]}"#;
+    let server = start(play);
+    let mut stream = server.send(
+        "/v1/chat/completions",
+        &chat("hi", r#", "stream": true, "thinking": {"type": "disabled"}"#),
+    );
+    let begun = Instant::now();
+    read_until(&mut stream, "\"f\"");
+    assert!(begun.elapsed() < Duration::from_millis(2900), "{:?}", begun.elapsed());
+    assert!(server.metric("ironstar_requests_running") == 1, "the second is still to come");
+}
+
+#[test]
+fn a_stop_lets_answers_end_and_refuses_new_ones() {
+    let play = r#"{"replies": [{"text": ["abcdefghij"], "piece_ms": 300}]}"#;
+    let server = start(play);
+    let mut stream = server.send("/v1/chat/completions", &chat("hi", STREAM));
+    server.wait_for("ironstar_requests_running", 1);
+    server.shutdown.stop();
+    let reply = Reply::read(&mut stream);
+    assert!(reply.body.contains("\"finish_reason\":\"stop\""), "{}", reply.body);
+    assert!(reply.body.trim_end().ends_with("data: [DONE]"));
+    let address = server.address;
+    server.join().unwrap();
+    assert!(std::net::TcpStream::connect(address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn a_second_stop_ends_answers_with_their_closing_event() {
+    let play = r#"{"replies": [{"text": ["abc"], "times": 100000, "delay": {"after": 2, "ms": 400}}],
+                   "step_ms": 20}"#;
+    for (path, more, close) in [
+        ("/v1/chat/completions", STREAM, "data: [DONE]"),
+        ("/v1/messages", r#", "stream": true, "max_tokens": 90000"#, "event: error"),
+        ("/v1/responses", STREAM, "response.failed"),
+    ] {
+        let server = start(play);
+        let body = if path == "/v1/responses" {
+            format!(r#"{{"input": "hi"{more}}}"#)
+        } else {
+            chat("hi", more)
+        };
+        let mut stream = server.send(path, &body);
+        server.wait_for("ironstar_requests_running", 1);
+        let stopped = Instant::now();
+        server.shutdown.stop();
+        server.shutdown.stop();
+        let reply = Reply::read(&mut stream);
+        assert!(reply.body.contains(close), "{path}: {}", reply.body);
+        assert!(reply.body.contains("stopping"), "{path}: {}", reply.body);
+        server.join().unwrap();
+        assert!(stopped.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn a_stop_waits_no_longer_than_its_grace() {
+    let play = r#"{"replies": [{"text": ["abc"], "times": 100000}], "step_ms": 50}"#;
+    let grace = Duration::from_millis(300);
+    let server = start_with(play, Options { grace, ..options() });
+    let mut stream = server.send("/v1/chat/completions", &chat("hi", ""));
+    server.wait_for("ironstar_requests_running", 1);
+    let stopped = Instant::now();
+    server.shutdown.stop();
+    let reply = Reply::read(&mut stream);
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &"stopping".into()));
+    server.join().unwrap();
+    assert!(stopped.elapsed() >= grace && stopped.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn connections_are_used_again_and_survive_a_pause() {
+    let server = start(r#"{"other": ["Hello."]}"#);
+    let mut stream = server.connect();
+    for _ in 0..3 {
+        stream.write_all(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        read_until(&mut stream, "ironstar");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    stream
+        .write_all(b"GET /version HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("ironstar"));
+}

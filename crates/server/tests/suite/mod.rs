@@ -1,0 +1,10 @@
+//! One file a subject; `client.rs` is what they share.
+
+mod client;
+mod faults;
+mod front;
+mod life;
+mod limits;
+mod load;
+mod reuse;
+mod streams;

@@ -1,0 +1,116 @@
+//! Conversations that go on: what was read is not read again, and cached tokens say so.
+
+use super::client::{Running, start};
+use serde_json::{Value, json};
+
+const PLAY: &str = r#"{"replies": [
+    {"last": ["weather"], "unless": ["tool_result"], "text": ["I look.</think>\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"]},
+    {"last": ["tool_result"], "text": ["It rains.</think>It rains in Paris."]}
+], "other": ["</think>ok"]}"#;
+
+fn ask(server: &Running, body: &Value) -> (Value, u64, u64) {
+    let reply = server.post("/v1/chat/completions", &body.to_string());
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let reply = reply.json();
+    let prompt = reply["usage"]["prompt_tokens"].as_u64().unwrap();
+    let cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    (reply["choices"][0]["message"].clone(), prompt, cached)
+}
+
+/// Bug reports H07: three ways to send back reasoning that was empty.
+#[test]
+fn empty_reasoning_comes_back_in_three_ways_and_nothing_is_read_again() {
+    for reasoning in [json!(" "), json!(""), Value::Null] {
+        let server = start(PLAY);
+        let first = json!({"messages": [{"role": "user", "content": "hello"}]});
+        let (message, prompt, cached) = ask(&server, &first);
+        assert_eq!((&message["content"], cached), (&"ok".into(), 0));
+        let mut answer = json!({"role": "assistant", "content": "ok"});
+        if !reasoning.is_null() {
+            answer["reasoning_content"] = reasoning.clone();
+        }
+        let next = json!({"messages": [
+            {"role": "user", "content": "hello"}, answer, {"role": "user", "content": "again"}]});
+        let (_, _, cached) = ask(&server, &next);
+        // Without tools the marker that opened the reasoning is closed in a history; that is the
+        // prompt format's rule, so the turn's own prompt is what can be reused.
+        assert!(cached + 2 >= prompt, "{reasoning}: {cached} of {prompt}");
+    }
+}
+
+/// Bug reports H08: clients that keep the reasoning of calls, and clients that drop it.
+#[test]
+fn a_tool_conversation_goes_on_where_it_was() {
+    for keeps in [true, false] {
+        let server = start(PLAY);
+        let tools = json!([{"type": "function", "function": {"name": "get_weather",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]);
+        let question = json!({"role": "user", "content": "weather"});
+        let thinking = json!({"type": "enabled"});
+        let first = json!({"messages": [question], "tools": tools, "thinking": thinking});
+        let (message, prompt, _) = ask(&server, &first);
+        let calls = message["tool_calls"].clone();
+        assert_eq!(calls.as_array().map(Vec::len), Some(1), "{message}");
+        let mut answer = json!({"role": "assistant", "content": null, "tool_calls": calls});
+        if keeps {
+            answer["reasoning_content"] = message["reasoning_content"].clone();
+        }
+        let result = json!({"role": "tool", "tool_call_id": calls[0]["id"], "content": "rain"});
+        let next = json!({"messages": [question, answer, result], "tools": tools,
+                          "thinking": thinking});
+        let (message, total, cached) = ask(&server, &next);
+        assert_eq!(message["content"], "It rains in Paris.", "{message}");
+        assert!(cached > prompt, "keeps {keeps}: {cached} of {total}, the first turn had {prompt}");
+    }
+}
+
+/// Bug reports H31: regenerate, and edit the last message.
+#[test]
+fn the_same_prompt_again_is_there_already() {
+    let server = start(PLAY);
+    let long = "word ".repeat(100);
+    let body = json!({"messages": [{"role": "user", "content": long}]});
+    let (message, prompt, _) = ask(&server, &body);
+    let (again, _, cached) = ask(&server, &body);
+    assert_eq!(message, again);
+    assert!(cached + 1 >= prompt, "{cached} of {prompt}");
+    let edited = json!({"messages": [{"role": "user", "content": format!("{long}!")}]});
+    let (_, _, cached) = ask(&server, &edited);
+    assert!(cached >= 500, "{cached}");
+}
+
+#[test]
+fn responses_go_on_from_stored_ones() {
+    let server = start(PLAY);
+    let post = |body: &Value| server.post("/v1/responses", &body.to_string());
+    let first = post(
+        &json!({"input": "hello", "instructions": "Be brief.", "reasoning": {"effort": "none"}}),
+    );
+    assert_eq!(first.status, 200, "{}", first.body);
+    let id = first.json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.get(&format!("/v1/responses/{id}")).json()["id"], id.as_str());
+    let next = post(&json!({"input": "again", "instructions": "Be brief.",
+        "previous_response_id": id, "reasoning": {"effort": "none"}}));
+    assert_eq!(next.status, 200, "{}", next.body);
+    let usage = next.json()["usage"].clone();
+    let before = first.json()["usage"]["input_tokens"].as_u64().unwrap();
+    let cached = usage["input_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(cached >= before, "{cached} of {before}: {usage}");
+    let unknown = post(&json!({"input": "x", "previous_response_id": "resp_none"}));
+    assert_eq!(unknown.status, 404, "{}", unknown.body);
+    assert_eq!(unknown.json()["error"]["code"], "previous_response_not_found");
+    let unstored = post(&json!({"input": "x", "store": false}));
+    let id = unstored.json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(server.get(&format!("/v1/responses/{id}")).status, 404);
+    let deleted = server.ask(
+        "DELETE",
+        &format!("/v1/responses/{}", next.json()["id"].as_str().unwrap()),
+        &[],
+        "",
+    );
+    assert_eq!(deleted.json()["deleted"], true);
+    // What was streamed is stored too.
+    let streamed = post(&json!({"input": "hello", "stream": true})).data();
+    let id = streamed[0]["response"]["id"].as_str().unwrap();
+    assert_eq!(server.get(&format!("/v1/responses/{id}")).json()["status"], "completed");
+}
