@@ -249,3 +249,35 @@ extern "C" __attribute__((visibility("default"))) const char* host_launch(
     rt->inside = 0;
     return nullptr;
 }
+
+// Device memory: whole pages between pages that nobody may touch; the data ends where a page ends, up to the rounding to
+// 256 bytes, and what is left of the pages is filled with a mark that is checked later.
+static const unsigned char MARK = 0xa5;
+static const size_t PAGE = 4096;
+extern "C" __attribute__((visibility("default"))) void* host_alloc(size_t bytes)
+{
+    size_t used = (bytes + 255) / 256 * 256, pages = (used + PAGE - 1) / PAGE * PAGE;
+    char* all = (char*)mmap(nullptr, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == (char*)MAP_FAILED) return nullptr;
+    if (mprotect(all + PAGE, pages, PROT_READ | PROT_WRITE) != 0) return nullptr;
+    char* data = all + PAGE + pages - used;
+    memset(all + PAGE, MARK, (size_t)(data - all) - PAGE);
+    memset(data + bytes, MARK, used - bytes);
+    return data;
+}
+// Whether the marks round an allocation are untouched.
+extern "C" __attribute__((visibility("default"))) int host_intact(const void* at, size_t bytes)
+{
+    size_t used = (bytes + 255) / 256 * 256, pages = (used + PAGE - 1) / PAGE * PAGE;
+    const unsigned char* data = (const unsigned char*)at;
+    for (const unsigned char* p = data - (pages - used); p < data; p++)
+        if (*p != MARK) return 0;
+    for (size_t i = bytes; i < used; i++)
+        if (data[i] != MARK) return 0;
+    return 1;
+}
+extern "C" __attribute__((visibility("default"))) void host_free(void* at, size_t bytes)
+{
+    size_t used = (bytes + 255) / 256 * 256, pages = (used + PAGE - 1) / PAGE * PAGE;
+    munmap((char*)at - (pages - used) - PAGE, pages + 2 * PAGE);
+}

@@ -56,7 +56,7 @@ inline Atomic make_atomic(int id, size_t n) {
 #define CONST const
 #define THREAD
 #define TG_PTR(T) host::Shared<T>
-#define KERNEL(name) extern "C" void name
+#define KERNEL(name) extern "C" __attribute__((visibility("default"))) void name
 #define FN static inline
 #define IN(T, n, i)   const T* n
 #define OUT(T, n, i)  T* n

@@ -18,7 +18,6 @@
 mod args;
 mod cpu;
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
-#[allow(dead_code, reason = "the backend over it comes next")]
 mod gpu;
 mod handles;
 mod sample;
@@ -26,7 +25,11 @@ mod sample;
 pub use args::*;
 pub use cpu::{Cpu, CpuConfig, Isa};
 #[cfg(feature = "cuda")]
-pub use gpu::cuda::{CudaConfig, CudaDevice, cuda_devices, cuda_read_bandwidth};
+pub use gpu::cuda::{
+    CudaConfig, CudaDevice, KernelTime, KernelTimes, cuda_devices, cuda_read_bandwidth,
+};
+#[cfg(any(feature = "cuda", feature = "host-driver"))]
+pub use gpu::{Gpu, GpuConfig, GpuCounters};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
 pub use sample::{
     LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights, weights_from, weights_split,

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Bench, Numbers, bits, configurations, cut};
+use common::{Bench, Numbers, bits, configurations, cut, near};
 use ironstar_device::*;
 use ironstar_quant::fp4;
 use std::ops::Range;
@@ -314,7 +314,15 @@ impl Layer {
 
 /// Outputs and appended rows of one session.
 fn alone(shape: Shape, config: CpuConfig, seed: u64, steps: &[usize]) -> (Vec<u32>, Vec<Vec<u8>>) {
-    let mut bench = Bench::new(config);
+    alone_in(Bench::new(config), shape, seed, steps)
+}
+
+fn alone_in(
+    mut bench: Bench,
+    shape: Shape,
+    seed: u64,
+    steps: &[usize],
+) -> (Vec<u32>, Vec<Vec<u8>>) {
     let mut layer = Layer::new(&mut bench, shape, &[seed]);
     let step = |n: &usize| layer.step(&mut bench, &[(0, *n)]).remove(0);
     let out = steps.iter().flat_map(step).collect();
@@ -344,30 +352,70 @@ fn any_cut_any_threads_any_instruction_set() {
     }
 }
 
+/// Outputs of three sessions whose rows share steps in a random manner.
+fn together(mut bench: Bench, shape: Shape, seeds: [u64; 3]) -> [Vec<u32>; 3] {
+    let mut layer = Layer::new(&mut bench, shape, &seeds);
+    let mut numbers = Numbers(9);
+    let mut outputs = [const { Vec::new() }; 3];
+    while layer.sessions.iter().any(|session| session.position < shape.tokens) {
+        let mut rows = Vec::new();
+        for session in [2, 0, 1] {
+            let left = shape.tokens - layer.sessions[session].position;
+            let count = numbers.below(12).min(left);
+            if count > 0 || numbers.below(4) == 0 {
+                rows.push((session, count));
+            }
+        }
+        for ((session, _), out) in rows.iter().zip(layer.step(&mut bench, &rows)) {
+            outputs[*session].extend(out);
+        }
+    }
+    outputs
+}
+
 #[test]
 fn neighbours_in_a_step_change_nothing() {
     for shape in [SHAPES[0], SHAPES[3]] {
         let seeds = [5, 6, 7];
         let config = CpuConfig { threads: 2, isa: None, float_products: false };
-        let mut bench = Bench::new(config);
-        let mut layer = Layer::new(&mut bench, shape, &seeds);
-        let mut numbers = Numbers(9);
-        let mut outputs = [const { Vec::new() }; 3];
-        while layer.sessions.iter().any(|session| session.position < shape.tokens) {
-            let mut rows = Vec::new();
-            for session in [2, 0, 1] {
-                let left = shape.tokens - layer.sessions[session].position;
-                let count = numbers.below(12).min(left);
-                if count > 0 || numbers.below(4) == 0 {
-                    rows.push((session, count));
-                }
-            }
-            for ((session, _), out) in rows.iter().zip(layer.step(&mut bench, &rows)) {
-                outputs[*session].extend(out);
-            }
-        }
+        let outputs = together(Bench::new(config), shape, seeds);
         for (seed, out) in seeds.iter().zip(&outputs) {
             assert!(*out == alone(shape, scalar(), *seed, &[shape.tokens]).0, "session {seed}");
+        }
+    }
+}
+
+/// Largest difference of attention's output between the GPU's kernels and the CPU, against the
+/// largest value: the denominator has other lanes.
+const GPU_TOLERANCE: f32 = 1e-6;
+
+/// The GPU's kernels choose the same rows, append the same bytes, and attend alike; any cut into
+/// steps gives equal bits.
+#[test]
+fn the_gpu_agrees() {
+    for (index, shape) in SHAPES.into_iter().enumerate() {
+        let wanted = alone(shape, scalar(), 5, &[shape.tokens]);
+        let whole = alone_in(Bench::gpu(), shape, 5, &[shape.tokens]);
+        if let Err(difference) = near(&whole.0, &wanted.0, GPU_TOLERANCE) {
+            panic!("{shape:?} on a GPU: {difference}");
+        }
+        assert!(whole.1 == wanted.1, "other rows on a GPU with {shape:?}");
+        let mut numbers = Numbers(index as u64);
+        for steps in [vec![1; shape.tokens], cut(&mut numbers, shape.tokens, 9)] {
+            let same = alone_in(Bench::gpu(), shape, 5, &steps) == whole;
+            assert!(same, "other bits on a GPU with {shape:?} and steps {steps:?}");
+        }
+    }
+}
+
+#[test]
+fn neighbours_change_nothing_on_a_gpu() {
+    for shape in [SHAPES[0], SHAPES[3]] {
+        let seeds = [5, 6, 7];
+        let outputs = together(Bench::gpu(), shape, seeds);
+        for (seed, out) in seeds.iter().zip(&outputs) {
+            let alone = alone_in(Bench::gpu(), shape, *seed, &[shape.tokens]).0;
+            assert!(*out == alone, "session {seed}");
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Conformance of row-wise operations: over shapes, odd sizes and seeds, every instruction set, 1
 //! to 3 threads and any cut of the rows into steps give the bits of the scalar path on one thread
-//! in one step. Operations with state are in `layer.rs`.
+//! in one step. The GPU's kernels (on the host driver) are held to them too: any cut gives equal
+//! bits, and they are those of the CPU up to a tolerance. Operations with state are in `layer.rs`.
 
 mod common;
 
-use common::{Bench, Numbers, bits, configurations, cut, encode};
+use common::{Bench, Numbers, bits, configurations, cut, encode, near};
 use ironstar_device::*;
 use ironstar_quant::Format;
 use std::ops::Range;
@@ -13,8 +14,7 @@ use std::sync::Arc;
 /// Runs some of the rows and gives the bits of their outputs, row by row.
 type Rows = Box<dyn FnMut(&mut Bench, Range<usize>) -> Vec<u32>>;
 
-fn run(make: &dyn Fn(&mut Bench) -> Rows, config: CpuConfig, steps: &[usize]) -> Vec<u32> {
-    let mut bench = Bench::new(config);
+fn run(make: &dyn Fn(&mut Bench) -> Rows, mut bench: Bench, steps: &[usize]) -> Vec<u32> {
     let mut rows = make(&mut bench);
     let (mut at, mut out) = (0, Vec::new());
     for n in steps {
@@ -31,20 +31,39 @@ fn token(row: usize) -> u32 {
     u32::try_from(row * 7 % 16).expect("small")
 }
 
+/// Largest difference between the GPU's kernels and the CPU, against the largest value. Where
+/// nothing is said the bits are equal.
+fn gpu_tolerance(what: &str) -> f32 {
+    match what {
+        // Sums over a row have as many lanes as a group has threads.
+        "rms_norm" => 1e-6,
+        "hc" => 4e-6,
+        _ => 0.0,
+    }
+}
+
 #[track_caller]
 fn everywhere(what: &str, rows: usize, make: impl Fn(&mut Bench) -> Rows) {
-    let scalar = CpuConfig { threads: 1, isa: Some(Isa::Scalar), float_products: false };
-    let wanted = run(&make, scalar, &[rows]);
+    let wanted = run(&make, Bench::scalar(), &[rows]);
     let mut numbers = Numbers(rows as u64);
     for config in configurations() {
         for steps in [vec![rows], vec![1; rows], cut(&mut numbers, rows, 8)] {
-            let found = run(&make, config, &steps);
+            let found = run(&make, Bench::new(config), &steps);
             assert!(found == wanted, "{what}: other bits with {config:?} and steps {steps:?}");
         }
     }
     let finite = wanted.iter().all(|v| f32::from_bits(*v).is_finite());
     assert!(finite, "{what}: numbers that are not finite compare nothing");
     assert!(wanted.iter().any(|v| *v != wanted[0]), "{what}: a constant compares nothing");
+
+    let gpu = run(&make, Bench::gpu(), &[rows]);
+    if let Err(difference) = near(&gpu, &wanted, gpu_tolerance(what)) {
+        panic!("{what} on a GPU: {difference}");
+    }
+    for steps in [vec![1; rows], cut(&mut numbers, rows, 8)] {
+        let found = run(&make, Bench::gpu(), &steps);
+        assert!(found == gpu, "{what}: other bits on a GPU with steps {steps:?}");
+    }
 }
 
 /// Uploads some rows of `values`.

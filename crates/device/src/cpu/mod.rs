@@ -16,9 +16,9 @@ mod packed;
 mod pool;
 mod product;
 mod reference;
-mod rope;
+pub(crate) mod rope;
 mod share;
-mod steps;
+pub(crate) mod steps;
 mod store;
 mod wide;
 

@@ -1,6 +1,641 @@
 //! The GPU backend: one for every device API behind [`driver::Driver`], one kernel text
 //! (`crates/device/kernels`).
+//!
+//! An operation checks its operands, then records launches (`record.rs`); they run when something
+//! is read, when the next step begins, or at `finish`. `ops/` has one file a family, as the kernels
+//! and `cpu/reference` have; `layout.rs` says how weights lie, `arguments.rs` what kernels are told.
+//! Drivers: `cuda`, and `host`, which runs the kernels on the CPU for tests.
 
+mod arguments;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod driver;
+#[cfg(feature = "host-driver")]
+pub(crate) mod host;
+mod layout;
+mod ops;
+mod record;
+mod store;
+mod text;
+
+use crate::cpu::steps::Rows;
+use crate::*;
+use arguments::{Arguments, Planes, SpanRows, bytes_of};
+use driver::{Address, Driver};
+use ironstar_quant::{Activation, Format};
+use layout::{Layout, PLANES_MAX};
+use record::{Place, Recorder};
+use std::collections::HashMap;
+use store::{Ask, Store};
+
+/// Settings of the GPU backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuConfig {
+    /// Multiplies every matrix as floats of its decoded values with f32 inputs: the *exact* mode
+    /// of the oracles.
+    pub float_products: bool,
+    /// Launches that come again are captured and replayed.
+    pub graphs: bool,
+}
+
+impl Default for GpuConfig {
+    fn default() -> Self {
+        GpuConfig { float_products: false, graphs: true }
+    }
+}
+
+/// What was launched so far; read by `bench` and reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuCounters {
+    /// Kernels recorded.
+    pub launches: u64,
+    /// Replays of a captured graph.
+    pub replays: u64,
+    /// How often each kernel was recorded, by name, most often first.
+    pub kernels: Vec<(&'static str, u64)>,
+}
+
+/// The GPU backend.
+pub struct Gpu {
+    driver: Box<dyn Driver>,
+    config: GpuConfig,
+    store: Store,
+    matrices: Vec<(Matrix, Weights)>,
+    /// Frequencies of each rotary table.
+    ropes: Vec<Vec<f32>>,
+    rows: Rows,
+    step: StepData,
+    recorder: Recorder,
+    scratch: HashMap<Scratch, (Address, u64)>,
+    kernels: HashMap<&'static str, driver::Kernel>,
+    counters: Counters,
+}
+
+/// A weight matrix on the device.
+#[derive(Clone, Copy, Debug)]
+struct Weights {
+    layout: Layout,
+    address: Address,
+    /// Bytes of one matrix of the stack in the file.
+    matrix_bytes: u64,
+}
+
+impl Weights {
+    fn format(&self) -> Format {
+        self.layout.format
+    }
+
+    fn activation(&self) -> Activation {
+        self.format().info().activation
+    }
+
+    fn planes(&self) -> Planes {
+        Planes { at: std::array::from_fn(|i| self.layout.planes[i + 1]) }
+    }
+}
+
+const _: () = assert!(PLANES_MAX == 4);
+
+/// Memory that operations reuse; its contents mean nothing between operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Scratch {
+    Codes32,
+    Scales32,
+    Codes256,
+    Scales256,
+    Mixes,
+    Queries,
+    Scores,
+    Sums,
+    Order,
+    Starts,
+    Tiles,
+    Gate,
+    Up,
+    SharedGate,
+    SharedUp,
+    Inner,
+    InnerScales,
+    SharedInner,
+    SharedInnerScales,
+    Halves,
+    Shards,
+}
+
+/// Where the step's own numbers lie.
+#[derive(Default)]
+struct StepData {
+    tokens: Option<Place>,
+    positions: Option<Place>,
+    span_of: Option<Place>,
+    spans: Option<Place>,
+    /// Cosines and sines of each table at the rows' positions.
+    angles: HashMap<u32, Place>,
+    /// Groups that close, by ratio: their place and how many places there are.
+    closing: HashMap<usize, (Place, usize)>,
+    /// Cosines and sines of a table at the first positions of closing groups.
+    closing_angles: HashMap<(u32, usize), Place>,
+}
+
+/// Checks what a caller passed.
+fn check(
+    operation: &'static str,
+    ok: bool,
+    found: impl FnOnce() -> String,
+    wanted: &str,
+) -> Result<(), Error> {
+    if ok {
+        return Ok(());
+    }
+    Err(Error::Shape { operation, found: found(), wanted: wanted.to_owned() })
+}
+
+/// Product of sizes; too large a product becomes a size that no buffer has.
+fn size(factors: &[usize]) -> usize {
+    factors.iter().fold(1, |product, factor| product.saturating_mul(*factor))
+}
+
+/// A number that kernels take as 32 bits.
+fn small(operation: &'static str, value: usize) -> Result<u32, Error> {
+    u32::try_from(value).map_err(|_| Error::Shape {
+        operation,
+        found: format!("a size of {value}"),
+        wanted: "sizes on a GPU fit 32 bits".to_owned(),
+    })
+}
+
+/// Most rows of a step: a dimension of a grid.
+const ROWS_MAX: usize = 65_535;
+
+impl Gpu {
+    /// A backend over a driver.
+    fn over(driver: Box<dyn Driver>, config: GpuConfig) -> Self {
+        let mut recorder = Recorder::default();
+        recorder.graphs = config.graphs;
+        Gpu {
+            driver,
+            config,
+            store: Store::default(),
+            matrices: Vec::new(),
+            ropes: Vec::new(),
+            rows: Rows::default(),
+            step: StepData::default(),
+            recorder,
+            scratch: HashMap::new(),
+            kernels: HashMap::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// A backend on an NVIDIA card.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(device: &CudaConfig, config: GpuConfig) -> Result<Self, Error> {
+        let driver = cuda::Cuda::open(device, &text::cuda())?;
+        Ok(Gpu::over(Box::new(driver), config))
+    }
+
+    /// A backend that runs the kernels on the CPU, checked and slow: for tests.
+    #[cfg(feature = "host-driver")]
+    pub fn host(config: GpuConfig) -> Result<Self, Error> {
+        Ok(Gpu::over(Box::new(host::Host::new()?), config))
+    }
+
+    /// Name of the device.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.driver.facts().device
+    }
+
+    /// Bytes of device memory: (all, free at the start).
+    #[must_use]
+    pub fn memory(&self) -> (u64, u64) {
+        let facts = self.driver.facts();
+        (facts.memory_total, facts.memory_free)
+    }
+
+    /// What was launched so far.
+    #[must_use]
+    pub fn launches(&self) -> GpuCounters {
+        let count = |(name, kernel): (&&'static str, &driver::Kernel)| {
+            let count = self.recorder.counts.get(kernel).copied().unwrap_or(0);
+            (*name, count)
+        };
+        let mut kernels: Vec<_> = self.kernels.iter().map(count).collect();
+        kernels.sort_by_key(|(name, count)| (std::cmp::Reverse(*count), *name));
+        let Recorder { launches, replays, .. } = self.recorder;
+        GpuCounters { launches, replays, kernels }
+    }
+
+    /// Runs what was recorded.
+    fn flush(&mut self) -> Result<(), Error> {
+        self.recorder.flush(&mut *self.driver)
+    }
+
+    /// Records a launch.
+    fn launch<A: Arguments>(
+        &mut self,
+        name: &'static str,
+        grid: [u32; 3],
+        group: u32,
+        places: &[Place],
+        arguments: &A,
+    ) -> Result<(), Error> {
+        let kernel = match self.kernels.get(name) {
+            Some(kernel) => *kernel,
+            None => {
+                let kernel = self.driver.kernel(name)?;
+                self.kernels.insert(name, kernel);
+                kernel
+            }
+        };
+        self.recorder.push(kernel, grid, group, places, bytes_of(arguments));
+        Ok(())
+    }
+
+    /// Scratch memory of at least so many bytes.
+    fn scratch(&mut self, which: Scratch, bytes: usize) -> Result<Place, Error> {
+        let bytes = (bytes as u64).max(256);
+        if let Some((address, have)) = self.scratch.get(&which).copied() {
+            if have >= bytes {
+                return Ok(Place::At(address));
+            }
+            // What was recorded may use the old memory.
+            self.flush()?;
+            self.scratch.remove(&which);
+            self.driver.free(address);
+        }
+        let address = self.driver.alloc(bytes)?;
+        self.scratch.insert(which, (address, bytes));
+        Ok(Place::At(address))
+    }
+
+    /// A buffer of floats.
+    fn f32(&self, ask: Ask, buffer: Buffer, len: usize) -> Result<Place, Error> {
+        Ok(Place::At(self.store.address(ask, buffer, &[Element::F32], len)?))
+    }
+
+    /// A buffer of ids.
+    fn u32(&self, ask: Ask, buffer: Buffer, len: usize) -> Result<Place, Error> {
+        Ok(Place::At(self.store.address(ask, buffer, &[Element::U32], len)?))
+    }
+
+    /// A buffer of floats in either storage.
+    fn floats(&self, ask: Ask, buffer: Buffer, len: usize) -> Result<Place, Error> {
+        let elements = [Element::F32, Element::Bf16];
+        Ok(Place::At(self.store.address(ask, buffer, &elements, len)?))
+    }
+
+    /// The weights behind a handle.
+    fn weights(&self, operation: &'static str, matrix: Matrix) -> Result<Weights, Error> {
+        let found = self.matrices.get(matrix.id as usize);
+        let found = found.filter(|(made, _)| *made == matrix);
+        found.map(|(_, weights)| *weights).ok_or(Error::Handle { operation, id: matrix.id })
+    }
+
+    /// A table of buffers' addresses in the step's data.
+    fn table(&mut self, addresses: impl IntoIterator<Item = Address>) -> Place {
+        self.recorder.put(addresses.into_iter().flat_map(|address| address.0.to_le_bytes()))
+    }
+
+    /// Rows of the step, as kernels take them.
+    fn n(&self) -> u32 {
+        u32::try_from(self.rows.len()).expect("checked by `begin`")
+    }
+
+    fn tokens(&mut self) -> Place {
+        if let Some(place) = self.step.tokens {
+            return place;
+        }
+        let place = self.recorder.put(self.rows.tokens.iter().flat_map(|t| t.to_le_bytes()));
+        *self.step.tokens.insert(place)
+    }
+
+    fn positions(&mut self) -> Place {
+        if let Some(place) = self.step.positions {
+            return place;
+        }
+        let bytes = self.rows.positions.iter().flat_map(|p| position(*p).to_le_bytes());
+        let place = self.recorder.put(bytes);
+        *self.step.positions.insert(place)
+    }
+
+    fn span_of(&mut self) -> Place {
+        if let Some(place) = self.step.span_of {
+            return place;
+        }
+        let bytes = self.rows.span_of.iter().flat_map(|span| position(*span).to_le_bytes());
+        let place = self.recorder.put(bytes);
+        *self.step.span_of.insert(place)
+    }
+
+    fn spans(&mut self) -> Place {
+        if let Some(place) = self.step.spans {
+            return place;
+        }
+        let rows = |span: &Span| SpanRows {
+            first: position(span.rows.start),
+            end: position(span.rows.end),
+            position: position(span.position),
+            pad: 0,
+        };
+        let spans: Vec<u8> =
+            self.rows.spans.iter().flat_map(|span| bytes_of(&rows(span)).to_vec()).collect();
+        let place = self.recorder.put(spans);
+        *self.step.spans.insert(place)
+    }
+
+    /// `[rows][pairs][2]`: cosines and sines at the rows' positions.
+    fn angles(&mut self, operation: &'static str, rope: Rope) -> Result<Place, Error> {
+        self.check_rope(operation, rope)?;
+        if let Some(place) = self.step.angles.get(&rope.id) {
+            return Ok(*place);
+        }
+        let place = angles_at(
+            &mut self.recorder,
+            &self.ropes[rope.id as usize],
+            self.rows.positions.iter().copied(),
+        );
+        self.step.angles.insert(rope.id, place);
+        Ok(place)
+    }
+
+    fn check_rope(&self, operation: &'static str, rope: Rope) -> Result<(), Error> {
+        let found = self.ropes.get(rope.id as usize).filter(|f| f.len() == rope.pairs);
+        found.map(|_| ()).ok_or(Error::Handle { operation, id: rope.id })
+    }
+
+    /// Groups of all spans that close in this step: as many places as steps of these lengths can
+    /// ever need, those without a group marked, so that the grid does not depend on positions.
+    fn closing(&mut self, ratio: usize) -> (Place, usize) {
+        if let Some(found) = self.step.closing.get(&ratio) {
+            return *found;
+        }
+        let groups = self.closing_groups(ratio);
+        let none = (u32::MAX, 0);
+        let bytes = groups.iter().flat_map(|group| {
+            let (span, group) = group.map_or(none, |(s, g)| (position(s), position(g)));
+            [span.to_le_bytes(), group.to_le_bytes()].concat()
+        });
+        let place = self.recorder.put(bytes);
+        self.step.closing.insert(ratio, (place, groups.len()));
+        (place, groups.len())
+    }
+
+    fn closing_groups(&self, ratio: usize) -> Vec<Option<(usize, usize)>> {
+        let mut groups = Vec::new();
+        for (index, span) in self.rows.spans.iter().enumerate() {
+            let len = span.rows.len();
+            let places = len.div_ceil(ratio);
+            let closing = span.position / ratio..(span.position + len) / ratio;
+            let count = closing.len();
+            groups.extend(closing.map(|group| Some((index, group))));
+            groups.extend((count..places).map(|_| None));
+        }
+        groups
+    }
+
+    /// `[places][pairs][2]`: cosines and sines at the first positions of closing groups.
+    fn closing_angles(
+        &mut self,
+        operation: &'static str,
+        rope: Rope,
+        ratio: usize,
+    ) -> Result<Place, Error> {
+        self.check_rope(operation, rope)?;
+        if let Some(place) = self.step.closing_angles.get(&(rope.id, ratio)) {
+            return Ok(*place);
+        }
+        let groups = self.closing_groups(ratio);
+        let positions = groups.iter().map(|group| group.map_or(0, |(_, group)| group * ratio));
+        let place = angles_at(&mut self.recorder, &self.ropes[rope.id as usize], positions);
+        self.step.closing_angles.insert((rope.id, ratio), place);
+        Ok(place)
+    }
+
+    fn upload_matrix(&mut self, source: &MatrixSource<'_>) -> Result<Weights, Error> {
+        let bytes = (*source.bytes).as_ref();
+        let matrix_bytes = (bytes.len() / source.stack) as u64;
+        let decoded: Vec<u8>;
+        let info = source.format.info();
+        let (format, bytes) = match info.activation {
+            Activation::Int8x32 | Activation::Int8x256 if self.config.float_products => {
+                let mut values = vec![0f32; source.stack * source.rows * source.columns];
+                (info.decode)(bytes, &mut values);
+                decoded = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                (Format::F32, &decoded[..])
+            }
+            _ => (source.format, bytes),
+        };
+        let blocks = (bytes.len() / format.info().block_bytes) as u64;
+        let layout = Layout::new(format, blocks).ok_or_else(|| Error::Memory {
+            device: self.driver.name(),
+            what: source.name.to_owned(),
+            wanted: u64::MAX,
+        })?;
+        let address = self.driver.alloc(layout.bytes)?;
+        let driver = &mut *self.driver;
+        layout.repack(bytes, |offset, bytes| driver.upload(address.offset(offset), bytes))?;
+        Ok(Weights { layout, address, matrix_bytes })
+    }
+}
+
+/// A position or an index of the step as kernels take it.
+fn position(value: usize) -> u32 {
+    u32::try_from(value).expect("checked by `begin`")
+}
+
+fn angles_at(
+    recorder: &mut Recorder,
+    frequencies: &[f32],
+    positions: impl Iterator<Item = usize>,
+) -> Place {
+    let mut bytes = Vec::new();
+    let mut row = vec![0f32; 2 * frequencies.len()];
+    for position in positions {
+        cpu::rope::fill(frequencies, position, &mut row);
+        bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
+    }
+    recorder.put(bytes)
+}
+
+impl Backend for Gpu {
+    fn name(&self) -> &'static str {
+        self.driver.name()
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn arena(&mut self) -> Arena {
+        self.store.arena()
+    }
+
+    fn alloc(&mut self, arena: Arena, element: Element, len: usize) -> Result<Buffer, Error> {
+        self.store.alloc(&mut *self.driver, arena, element, len)
+    }
+
+    fn release(&mut self, arena: Arena) {
+        // What was recorded may use the buffers. An error comes again with the next call that can
+        // report it.
+        let _ = self.flush();
+        self.store.release(&mut *self.driver, arena);
+    }
+
+    fn write(&mut self, to: Buffer, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        let address = self.store.raw("write", to, offset, bytes.len())?;
+        self.flush()?;
+        self.driver.upload(address, bytes)
+    }
+
+    fn read(&mut self, from: Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        let address = self.store.raw("read", from, offset, bytes.len())?;
+        self.flush()?;
+        self.driver.download(address, bytes)
+    }
+
+    fn write_f32(&mut self, to: Buffer, offset: usize, values: &[f32]) -> Result<(), Error> {
+        let ask = Ask { operation: "write_f32", operand: "the buffer" };
+        let end = offset.saturating_add(values.len());
+        let address = self.store.address(ask, to, &[Element::F32], end)?;
+        self.flush()?;
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.driver.upload(address.offset(4 * offset as u64), &bytes)
+    }
+
+    fn read_f32(&mut self, from: Buffer, offset: usize, values: &mut [f32]) -> Result<(), Error> {
+        let ask = Ask { operation: "read_f32", operand: "the buffer" };
+        let end = offset.saturating_add(values.len());
+        let address = self.store.address(ask, from, &[Element::F32], end)?;
+        self.flush()?;
+        let mut bytes = vec![0u8; 4 * values.len()];
+        self.driver.download(address.offset(4 * offset as u64), &mut bytes)?;
+        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+        Ok(())
+    }
+
+    fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, Error> {
+        let MatrixSource { format, rows, columns, stack, .. } = source;
+        let found = (*source.bytes).as_ref().len();
+        let wanted = format
+            .row_bytes(columns)
+            .and_then(|bytes| bytes.checked_mul(rows)?.checked_mul(stack))
+            .filter(|_| rows > 0 && columns > 0 && stack > 0);
+        check(
+            "matrix",
+            wanted == Some(found),
+            || format!("{} has {found} bytes", source.name),
+            &format!("{stack} x {rows} x {columns} in {format:?} make {wanted:?} bytes"),
+        )?;
+        for side in [rows, columns, stack] {
+            small("matrix", side)?;
+        }
+        let id = small("matrix", self.matrices.len())?;
+        let matrix = Matrix { id, format, rows, columns, stack };
+        let weights = self.upload_matrix(&source)?;
+        self.matrices.push((matrix, weights));
+        Ok(matrix)
+    }
+
+    fn rope(&mut self, frequencies: &[f32]) -> Result<Rope, Error> {
+        let id = small("rope", self.ropes.len())?;
+        self.ropes.push(frequencies.to_vec());
+        Ok(Rope { id, pairs: frequencies.len() })
+    }
+
+    fn begin(&mut self, step: &Step) -> Result<(), Error> {
+        self.flush()?;
+        check(
+            "begin",
+            step.tokens.len() <= ROWS_MAX,
+            || format!("{} rows", step.tokens.len()),
+            &format!("at most {ROWS_MAX} in a step on a GPU"),
+        )?;
+        for span in &step.spans {
+            let end = span.position.saturating_add(span.rows.len());
+            let found = || format!("position {}", span.position);
+            check("begin", end < 1 << 31, found, "positions on a GPU are below 2^31")?;
+        }
+        self.rows.set(step)?;
+        self.recorder.begin();
+        self.step = StepData::default();
+        self.counters.steps += 1;
+        self.counters.rows += step.tokens.len() as u64;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.flush()?;
+        self.driver.finish()
+    }
+
+    fn embed(&mut self, a: &Embed) -> Result<(), Error> {
+        ops::streams::embed(self, a)
+    }
+
+    fn hc_pre(&mut self, a: &HcPre) -> Result<(), Error> {
+        ops::streams::hc_pre(self, a)
+    }
+
+    fn hc_post(&mut self, a: &HcPost) -> Result<(), Error> {
+        ops::streams::hc_post(self, a)
+    }
+
+    fn hc_head(&mut self, a: &HcHead) -> Result<(), Error> {
+        ops::streams::hc_head(self, a)
+    }
+
+    fn rms_norm(&mut self, a: &RmsNorm) -> Result<(), Error> {
+        ops::streams::rms_norm(self, a)
+    }
+
+    fn project(&mut self, a: &Project<'_>) -> Result<(), Error> {
+        ops::products::project(self, a)
+    }
+
+    fn project_grouped(&mut self, a: &ProjectGrouped) -> Result<(), Error> {
+        ops::products::project_grouped(self, a)
+    }
+
+    fn query_heads(&mut self, a: &QueryHeads) -> Result<(), Error> {
+        ops::heads::query_heads(self, a)
+    }
+
+    fn kv_rows(&mut self, a: &KvRows) -> Result<(), Error> {
+        ops::heads::kv_rows(self, a)
+    }
+
+    fn compress(&mut self, a: &Compress<'_>) -> Result<(), Error> {
+        ops::compressor::compress(self, a)
+    }
+
+    fn index_select(&mut self, a: &IndexSelect<'_>) -> Result<(), Error> {
+        ops::indexer::index_select(self, a)
+    }
+
+    fn attend(&mut self, a: &Attend<'_>) -> Result<(), Error> {
+        ops::attention::attend(self, a)
+    }
+
+    fn store_window(&mut self, a: &StoreWindow<'_>) -> Result<(), Error> {
+        ops::heads::store_window(self, a)
+    }
+
+    fn route(&mut self, a: &Route) -> Result<(), Error> {
+        ops::experts::route(self, a)
+    }
+
+    fn experts(&mut self, a: &Experts) -> Result<(), Error> {
+        ops::experts::experts(self, a)
+    }
+
+    fn add_to_streams(&mut self, a: &AddToStreams) -> Result<(), Error> {
+        ops::streams::add_to_streams(self, a)
+    }
+
+    fn gather_rows(&mut self, a: &GatherRows<'_>) -> Result<(), Error> {
+        ops::streams::gather_rows(self, a)
+    }
+}

@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![expect(clippy::cast_possible_truncation, reason = "tests make small numbers")]
 
-use ironstar_device::{Arena, Backend, Buffer, Cpu, CpuConfig, Element, Isa, Matrix, MatrixSource};
+use ironstar_device::{
+    Arena, Backend, Buffer, Cpu, CpuConfig, Element, Gpu, GpuConfig, Isa, Matrix, MatrixSource,
+};
 use ironstar_quant::Format;
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,13 +12,22 @@ use std::sync::Arc;
 
 /// A backend with an arena for the test's buffers.
 pub struct Bench {
-    pub cpu: Cpu,
+    pub cpu: Box<dyn Backend>,
     pub arena: Arena,
 }
 
 impl Bench {
     pub fn new(config: CpuConfig) -> Self {
-        let mut cpu = Cpu::new(config).expect("the configuration is available");
+        Bench::over(Box::new(Cpu::new(config).expect("the configuration is available")))
+    }
+
+    /// The GPU's kernels on the host driver.
+    pub fn gpu() -> Self {
+        let gpu = Gpu::host(GpuConfig::default());
+        Bench::over(Box::new(gpu.unwrap_or_else(|error| panic!("{error}"))))
+    }
+
+    fn over(mut cpu: Box<dyn Backend>) -> Self {
         let arena = cpu.arena();
         Bench { cpu, arena }
     }
@@ -92,6 +103,26 @@ pub fn configurations() -> Vec<CpuConfig> {
     let all = Isa::available().flat_map(|isa| [1, 2, 3].map(|threads| (isa, threads)));
     let config = |(isa, threads)| CpuConfig { threads, isa: Some(isa), float_products: false };
     all.map(config).collect()
+}
+
+/// Whether two results are equal but for rounding: `found` and `wanted` as bits of floats, or of
+/// small integers, which must be equal. Differences are measured against the largest value.
+pub fn near(found: &[u32], wanted: &[u32], tolerance: f32) -> Result<(), String> {
+    let float = |bits: u32| bits & 0x7f80_0000 != 0;
+    let values = wanted.iter().filter(|bits| float(**bits)).map(|bits| f32::from_bits(*bits).abs());
+    let limit = values.fold(0f32, f32::max) * tolerance;
+    if found.len() != wanted.len() {
+        return Err(format!("{} values, {} wanted", found.len(), wanted.len()));
+    }
+    for (index, (found, wanted)) in found.iter().zip(wanted).enumerate() {
+        let (a, b) = (f32::from_bits(*found), f32::from_bits(*wanted));
+        let floats = (float(*found) || *found << 1 == 0) && (float(*wanted) || *wanted << 1 == 0);
+        let same = found == wanted || (floats && (a - b).abs() <= limit);
+        if !same {
+            return Err(format!("value {index} is {a} ({found:#x}), wanted {b} ({wanted:#x})"));
+        }
+    }
+    Ok(())
 }
 
 /// A splitmix64 stream.

@@ -1,0 +1,361 @@
+//! Argument structs of the kernels: the twins of those in the kernel text, field by field.
+//!
+//! A test compares sizes with what the C++ compiler says. Every field is a `u32`, `f32` or `u64`,
+//! the `u64` first, and there is no padding, so a struct is its bytes.
+
+use super::layout::PLANES_MAX;
+
+/// Arguments of a kernel.
+///
+/// # Safety
+/// The type is `repr(C)`, made of integers and floats (or such types) only, and has no padding.
+pub(crate) unsafe trait Arguments: Copy {
+    /// Name of the struct in the kernel text.
+    #[allow(dead_code, reason = "a test compares the twins by name")]
+    const NAME: &'static str;
+}
+
+/// The bytes of a struct of arguments.
+pub(crate) fn bytes_of<A: Arguments>(arguments: &A) -> &[u8] {
+    // SAFETY: `Arguments` promises that there is no padding, so all bytes are initialised; the
+    // slice has the struct's own lifetime and length.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(arguments).cast(), size_of::<A>()) }
+}
+
+/// Byte offsets of the second and later planes of a matrix.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Planes {
+    pub at: [u64; PLANES_MAX - 1],
+}
+// SAFETY: repr(C) of three u64.
+unsafe impl Arguments for Planes {
+    const NAME: &'static str = "Planes";
+}
+
+/// A run of slots of one expert.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct TileOfSlots {
+    pub expert: u32,
+    pub first: u32,
+    pub count: u32,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of four u32.
+unsafe impl Arguments for TileOfSlots {
+    const NAME: &'static str = "TileOfSlots";
+}
+
+/// First row, end and first position of a span.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct SpanRows {
+    pub first: u32,
+    pub end: u32,
+    pub position: u32,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of four u32.
+unsafe impl Arguments for SpanRows {
+    const NAME: &'static str = "SpanRows";
+}
+
+/// Matrices times rows.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ProductArgs {
+    pub planes: [Planes; 4],
+    pub rows: [u32; 4],
+    pub columns: u32,
+    pub slots: u32,
+    pub groups: u32,
+    pub planes_out: u32,
+    pub per_row: u32,
+    pub stacked: u32,
+    pub stack: u32,
+    pub pad: u32,
+}
+// SAFETY: repr(C), 96 + 48 bytes, a multiple of 8.
+unsafe impl Arguments for ProductArgs {
+    const NAME: &'static str = "ProductArgs";
+}
+
+/// Rows to int8 blocks.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct QuantiseArgs {
+    pub blocks: u32,
+    pub block: u32,
+}
+// SAFETY: repr(C) of two u32.
+unsafe impl Arguments for QuantiseArgs {
+    const NAME: &'static str = "QuantiseArgs";
+}
+
+/// Slots sorted by expert.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct SortArgs {
+    pub slots: u32,
+    pub experts: u32,
+    pub tiles: u32,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of four u32.
+unsafe impl Arguments for SortArgs {
+    const NAME: &'static str = "SortArgs";
+}
+
+/// The activation of an FFN.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ActivateArgs {
+    pub blocks: u32,
+    pub block: u32,
+    pub width: u32,
+    pub weighted: u32,
+    pub limit: f32,
+    pub quantised: u32,
+}
+// SAFETY: repr(C) of six 4-byte numbers.
+unsafe impl Arguments for ActivateArgs {
+    const NAME: &'static str = "ActivateArgs";
+}
+
+/// The eight cells.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct CellsArgs {
+    pub width: u32,
+    pub top_k: u32,
+    pub experts: u32,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of four u32.
+unsafe impl Arguments for CellsArgs {
+    const NAME: &'static str = "CellsArgs";
+}
+
+/// The router.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct RouteArgs {
+    pub experts: u32,
+    pub top_k: u32,
+    pub by_token: u32,
+    pub table_rows: u32,
+    pub scale: f32,
+    pub rows: u32,
+}
+// SAFETY: repr(C) of six 4-byte numbers.
+unsafe impl Arguments for RouteArgs {
+    const NAME: &'static str = "RouteArgs";
+}
+
+/// The embedding.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct EmbedArgs {
+    pub planes: Planes,
+    pub width: u32,
+    pub streams: u32,
+    pub rows: u32,
+    pub pad: u32,
+}
+// SAFETY: repr(C), 24 + 16 bytes.
+unsafe impl Arguments for EmbedArgs {
+    const NAME: &'static str = "EmbedArgs";
+}
+
+/// A norm.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct RmsArgs {
+    pub width: u32,
+    pub eps: f32,
+}
+// SAFETY: repr(C) of two 4-byte numbers.
+unsafe impl Arguments for RmsArgs {
+    const NAME: &'static str = "RmsArgs";
+}
+
+/// Mixing of streams.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct HcArgs {
+    pub streams: u32,
+    pub width: u32,
+    pub iterations: u32,
+    pub norm_eps: f32,
+    pub hc_eps: f32,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of six 4-byte numbers.
+unsafe impl Arguments for HcArgs {
+    const NAME: &'static str = "HcArgs";
+}
+
+/// Spreading over streams.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct SpreadArgs {
+    pub streams: u32,
+    pub width: u32,
+}
+// SAFETY: repr(C) of two u32.
+unsafe impl Arguments for SpreadArgs {
+    const NAME: &'static str = "SpreadArgs";
+}
+
+/// Copies of rows.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct GatherArgs {
+    pub width: u32,
+    pub at: u32,
+    pub from_bf16: u32,
+    pub to_bf16: u32,
+}
+// SAFETY: repr(C) of four u32.
+unsafe impl Arguments for GatherArgs {
+    const NAME: &'static str = "GatherArgs";
+}
+
+/// Query heads.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct HeadArgs {
+    pub items: u32,
+    pub heads: u32,
+    pub width: u32,
+    pub pairs: u32,
+    pub norm: u32,
+    pub eps: f32,
+}
+// SAFETY: repr(C) of six 4-byte numbers.
+unsafe impl Arguments for HeadArgs {
+    const NAME: &'static str = "HeadArgs";
+}
+
+/// Key/value rows.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct KvArgs {
+    pub width: u32,
+    pub pairs: u32,
+    pub round_trip: u32,
+    pub bf16: u32,
+    pub eps: f32,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of six 4-byte numbers.
+unsafe impl Arguments for KvArgs {
+    const NAME: &'static str = "KvArgs";
+}
+
+/// The window ring.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct WindowArgs {
+    pub width: u32,
+    pub capacity: u32,
+    pub bf16: u32,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of four u32.
+unsafe impl Arguments for WindowArgs {
+    const NAME: &'static str = "WindowArgs";
+}
+
+/// A compressor.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct CompressArgs {
+    pub ratio: u32,
+    pub parts: u32,
+    pub width: u32,
+    pub pairs: u32,
+    pub round_trip: u32,
+    pub index: u32,
+    pub storage: u32,
+    pub capacity: u32,
+    pub closing: u32,
+    pub eps: f32,
+}
+// SAFETY: repr(C) of ten 4-byte numbers.
+unsafe impl Arguments for CompressArgs {
+    const NAME: &'static str = "CompressArgs";
+}
+
+/// The indexer.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct IndexArgs {
+    pub heads: u32,
+    pub width: u32,
+    pub pairs: u32,
+    pub ratio: u32,
+    pub top_k: u32,
+    pub fp4: u32,
+    pub stride: u32,
+    pub row0: u32,
+    pub factor: f32,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of ten 4-byte numbers.
+unsafe impl Arguments for IndexArgs {
+    const NAME: &'static str = "IndexArgs";
+}
+
+/// Attention.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct AttendArgs {
+    pub heads: u32,
+    pub width: u32,
+    pub pairs: u32,
+    pub window: u32,
+    pub capacity: u32,
+    pub ratio: u32,
+    pub top_k: u32,
+    pub stride: u32,
+    pub row0: u32,
+    pub kv_bf16: u32,
+    pub rows_bf16: u32,
+    pub scale: f32,
+}
+// SAFETY: repr(C) of twelve 4-byte numbers.
+unsafe impl Arguments for AttendArgs {
+    const NAME: &'static str = "AttendArgs";
+}
+
+/// Name and size of every struct that both sides have.
+#[cfg(test)]
+pub(crate) const TWINS: &[(&str, usize)] = &[
+    twin::<Planes>(),
+    twin::<TileOfSlots>(),
+    twin::<SpanRows>(),
+    twin::<ProductArgs>(),
+    twin::<QuantiseArgs>(),
+    twin::<SortArgs>(),
+    twin::<ActivateArgs>(),
+    twin::<CellsArgs>(),
+    twin::<RouteArgs>(),
+    twin::<EmbedArgs>(),
+    twin::<RmsArgs>(),
+    twin::<HcArgs>(),
+    twin::<SpreadArgs>(),
+    twin::<GatherArgs>(),
+    twin::<HeadArgs>(),
+    twin::<KvArgs>(),
+    twin::<WindowArgs>(),
+    twin::<CompressArgs>(),
+    twin::<IndexArgs>(),
+    twin::<AttendArgs>(),
+];
+
+#[cfg(test)]
+const fn twin<A: Arguments>() -> (&'static str, usize) {
+    (A::NAME, size_of::<A>())
+}

@@ -1,0 +1,138 @@
+//! Attention.
+
+use super::super::arguments::AttendArgs;
+use super::super::record::Place;
+use super::super::store::Ask;
+use super::super::{Gpu, Scratch, check, size, small};
+use super::{GROUP, SIMDGROUPS};
+use crate::{Attend, Element, Error};
+
+/// Keys of a tile of scores; `ATTEND_KEYS` of the kernel.
+const KEYS: u32 = 64;
+/// Heads that share the loading of keys; `ATTEND_HEADS` of the kernel.
+const HEADS: u32 = 4;
+/// Scores that are held at a time, in elements; bounds the memory of a long prefill.
+const SCORES_MAX: usize = 1 << 26;
+
+const OPERATION: &str = "attend";
+
+/// Checks the operands and gives the width of a head.
+fn check_attend(gpu: &Gpu, a: &Attend<'_>) -> Result<usize, Error> {
+    let spans = gpu.rows.spans.len();
+    let width = a.rings.first().map_or(0, |ring| ring.len.checked_div(a.capacity).unwrap_or(0));
+    check(
+        OPERATION,
+        width > 0 && width.is_multiple_of(2) && 2 * a.rope.pairs <= width && a.heads > 0,
+        || format!("{} heads of {width}, {} rotated pairs", a.heads, a.rope.pairs),
+        "heads and dims, an even number of them on a GPU",
+    )?;
+    let compressed = a.compressed.map_or(spans, |compressed| compressed.rows.len());
+    check(
+        OPERATION,
+        a.rings.len() == spans && compressed == spans,
+        || format!("{} rings and {compressed} compressed rows for {spans} spans", a.rings.len()),
+        "one of each a span",
+    )?;
+    check(
+        OPERATION,
+        (1..=a.capacity).contains(&a.window),
+        || format!("a window of {} in rings of {}", a.window, a.capacity),
+        "rings hold the window",
+    )?;
+    let ratio_missing = a.compressed.is_some_and(|compressed| compressed.ratio == 0);
+    check(OPERATION, !ratio_missing, || "ratio 0".to_owned(), "tokens a compressed row")?;
+    for ring in a.rings {
+        check(
+            OPERATION,
+            ring.element == a.kv.element,
+            || format!("rings of {:?} and rows of {:?}", ring.element, a.kv.element),
+            "equal elements: a key's bits may not depend on when it is read",
+        )?;
+    }
+    Ok(width)
+}
+
+/// Tables of the spans' rings and compressed rows, and the most compressed rows that a row reads.
+fn key_tables(gpu: &mut Gpu, a: &Attend<'_>, width: usize) -> Result<([Place; 2], usize), Error> {
+    let ask = |operand| Ask { operation: OPERATION, operand };
+    let floats = [Element::F32, Element::Bf16];
+    let mut rings = Vec::with_capacity(a.rings.len());
+    for ring in a.rings {
+        let len = size(&[a.capacity, width]);
+        rings.push(gpu.store.address(ask("ring"), *ring, &floats, len)?);
+    }
+    let rings = gpu.table(rings);
+    let Some(compressed) = a.compressed else { return Ok(([rings, Place::NONE], 0)) };
+    let (mut rows, mut most) = (Vec::with_capacity(a.rings.len()), 0);
+    let first = compressed.rows.first().map(|buffer| buffer.element);
+    for (buffer, span) in compressed.rows.iter().zip(&gpu.rows.spans) {
+        let visible = (span.position + span.rows.len()) / compressed.ratio;
+        let len = size(&[visible, width]);
+        rows.push(gpu.store.address(ask("compressed rows"), *buffer, &floats, len)?);
+        most = most.max(buffer.len / width);
+        let found = || format!("compressed rows of {:?}", buffer.element);
+        check(OPERATION, Some(buffer.element) == first, found, "one kind of rows")?;
+    }
+    let most = compressed.choice.map_or(most, |(_, top_k)| most.min(top_k));
+    Ok(([rings, gpu.table(rows)], most))
+}
+
+pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Error> {
+    let n = gpu.rows.len();
+    if n == 0 {
+        return Ok(());
+    }
+    let ask = |operand| Ask { operation: OPERATION, operand };
+    let width = check_attend(gpu, a)?;
+    let q = gpu.f32(ask("q"), a.q, size(&[n, a.heads, width]))?;
+    let kv = gpu.floats(ask("kv"), a.kv, size(&[n, width]))?;
+    let sinks = gpu.f32(ask("sinks"), a.sinks, a.heads)?;
+    let out = gpu.f32(ask("out"), a.out, size(&[n, a.heads, width]))?;
+    let choice = match a.compressed.and_then(|compressed| compressed.choice) {
+        None => None,
+        Some((buffer, top_k)) => {
+            check(OPERATION, top_k > 0, || "a choice of 0".to_owned(), "at least one row")?;
+            Some((gpu.u32(ask("choice"), buffer, size(&[n, top_k]))?, top_k))
+        }
+    };
+    let ([rings, rows], compressed_max) = key_tables(gpu, a, width)?;
+    let table = gpu.angles(OPERATION, a.rope)?;
+    let (positions, span_of, spans) = (gpu.positions(), gpu.span_of(), gpu.spans());
+    let stride = compressed_max.saturating_add(a.window).next_multiple_of(32);
+    let rows_bf16 = a.compressed.and_then(|c| c.rows.first()).map(|rows| rows.element);
+    #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
+    let scale = 1.0 / (width as f32).sqrt();
+    let heads = small(OPERATION, a.heads)?;
+    let mut arguments = AttendArgs {
+        heads,
+        width: small(OPERATION, width)?,
+        pairs: small(OPERATION, a.rope.pairs)?,
+        window: small(OPERATION, a.window)?,
+        capacity: small(OPERATION, a.capacity)?,
+        ratio: small(OPERATION, a.compressed.map_or(0, |compressed| compressed.ratio))?,
+        top_k: small(OPERATION, choice.map_or(0, |(_, top_k)| top_k))?,
+        stride: small(OPERATION, stride)?,
+        row0: 0,
+        kv_bf16: u32::from(a.kv.element == Element::Bf16),
+        rows_bf16: u32::from(rows_bf16 == Some(Element::Bf16)),
+        scale,
+    };
+    let choice = choice.map_or(Place::NONE, |(choice, _)| choice);
+    let batch = (SCORES_MAX / size(&[stride, a.heads])).clamp(1, n);
+    let scores = gpu.scratch(Scratch::Scores, size(&[batch, a.heads, stride, 4]))?;
+    let sums = gpu.scratch(Scratch::Sums, size(&[batch, a.heads, 4]))?;
+    for first in (0..n).step_by(batch) {
+        let count = small(OPERATION, batch.min(n - first))?;
+        arguments.row0 = small(OPERATION, first)?;
+        let places = [q, kv, choice, positions, span_of, spans, rings, rows, scores];
+        let grid = [arguments.stride.div_ceil(KEYS), heads, count];
+        gpu.launch("attend_scores", grid, GROUP, &places, &arguments)?;
+        let places = [scores, sinks, positions, span_of, spans, sums];
+        let grid = [heads.div_ceil(SIMDGROUPS), count, 1];
+        gpu.launch("attend_weights", grid, GROUP, &places, &arguments)?;
+        let places = [scores, kv, choice, positions, span_of, spans, rings, rows, sums, table, out];
+        let grid = [(arguments.width / 2).div_ceil(GROUP), heads.div_ceil(HEADS), count];
+        gpu.launch("attend_mix", grid, GROUP, &places, &arguments)?;
+    }
+    Ok(())
+}

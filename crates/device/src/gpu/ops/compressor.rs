@@ -1,0 +1,120 @@
+//! Compressors.
+
+use super::super::arguments::CompressArgs;
+use super::super::store::Ask;
+use super::super::{Gpu, check, size, small};
+use super::ROW_GROUP;
+use super::heads::check_row;
+use crate::{Compress, Element, Error, ROLLBACK_ROWS, RowKind};
+use ironstar_quant::fp4;
+
+const OPERATION: &str = "compress";
+
+fn check_shape(gpu: &Gpu, a: &Compress<'_>) -> Result<(), Error> {
+    check(
+        OPERATION,
+        a.ratio > 0 && (a.parts == 2 || a.parts == 1) && a.norm.len == a.width,
+        || format!("ratio {}, parts {}, norm of {}", a.ratio, a.parts, a.norm.len),
+        "a ratio, 1 or 2 parts, a norm as wide as a row",
+    )?;
+    check_row(OPERATION, a.width, a.rope.pairs, a.kind == RowKind::Kv { round_trip: true })?;
+    check(
+        OPERATION,
+        a.kind != RowKind::Index || a.width.is_power_of_two(),
+        || format!("indexer rows of {}", a.width),
+        "the Hadamard rotation needs a power of two",
+    )?;
+    check(
+        OPERATION,
+        a.states.len() == gpu.rows.spans.len(),
+        || format!("{} states for {} spans", a.states.len(), gpu.rows.spans.len()),
+        "one state a span",
+    )?;
+    let first = a.states.first();
+    for (state, span) in a.states.iter().zip(&gpu.rows.spans) {
+        check(
+            OPERATION,
+            state.capacity >= a.parts.saturating_mul(a.ratio),
+            || format!("rings of {}", state.capacity),
+            "rings hold the tokens of the groups that a row is made of",
+        )?;
+        let alike = first.is_some_and(|first| {
+            first.capacity == state.capacity && first.rows.element == state.rows.element
+        });
+        check(
+            OPERATION,
+            alike,
+            || format!("rings of {} and rows of {:?}", state.capacity, state.rows.element),
+            "states of equal shape",
+        )?;
+        let fp4_row = state.rows.element == Element::Fp4Row;
+        check(
+            OPERATION,
+            !fp4_row || (a.kind == RowKind::Index && a.width == fp4::INDEXER_DIMS),
+            || format!("{:?} of width {} into FP4 rows", a.kind, a.width),
+            "FP4 rows hold indexer rows of 128 dims",
+        )?;
+        let per_row = if fp4_row { 1 } else { a.width };
+        let groups = (span.position + span.rows.len()) / a.ratio;
+        check(
+            OPERATION,
+            size(&[groups, per_row]) <= state.rows.len,
+            || format!("room for {} rows", state.rows.len / per_row),
+            &format!("{groups} are needed at this position"),
+        )?;
+    }
+    Ok(())
+}
+
+pub(in super::super) fn compress(gpu: &mut Gpu, a: &Compress<'_>) -> Result<(), Error> {
+    let ask = |operand| Ask { operation: OPERATION, operand };
+    check_shape(gpu, a)?;
+    let Some(first) = a.states.first() else { return Ok(()) };
+    let (n, wide) = (gpu.rows.len(), a.parts * a.width);
+    let values = gpu.f32(ask("values"), a.values, size(&[n, wide]))?;
+    let scores = gpu.f32(ask("scores"), a.scores, size(&[n, wide]))?;
+    let positions = gpu.f32(ask("positions"), a.positions, size(&[a.ratio, wide]))?;
+    let norm = gpu.f32(ask("norm"), a.norm, a.width)?;
+    let mut states = Vec::with_capacity(3 * a.states.len());
+    for state in a.states {
+        let ring = size(&[state.capacity, wide]);
+        let elements = [Element::F32, Element::Bf16, Element::Fp4Row];
+        states.extend([
+            gpu.store.address(ask("state.values"), state.values, &[Element::F32], ring)?,
+            gpu.store.address(ask("state.scores"), state.scores, &[Element::F32], ring)?,
+            gpu.store.address(ask("state.rows"), state.rows, &elements, 0)?,
+        ]);
+    }
+    let angles = gpu.closing_angles(OPERATION, a.rope, a.ratio)?;
+    let (groups, closing) = gpu.closing(a.ratio);
+    let closing = small(OPERATION, closing)?;
+    let arguments = CompressArgs {
+        ratio: small(OPERATION, a.ratio)?,
+        parts: small(OPERATION, a.parts)?,
+        width: small(OPERATION, a.width)?,
+        pairs: small(OPERATION, a.rope.pairs)?,
+        round_trip: u32::from(a.kind == RowKind::Kv { round_trip: true }),
+        index: u32::from(a.kind == RowKind::Index),
+        storage: match first.rows.element {
+            Element::F32 | Element::U32 => 0,
+            Element::Bf16 => 1,
+            Element::Fp4Row => 2,
+        },
+        capacity: small(OPERATION, first.capacity)?,
+        closing,
+        eps: a.eps,
+    };
+    let (at, span_of, spans) = (gpu.positions(), gpu.span_of(), gpu.spans());
+    let states = gpu.table(states);
+    let places = [values, scores, positions, norm, angles, groups, at, span_of, spans, states];
+    let n = gpu.n();
+    // The slots of a short span's tokens are not those that its groups read.
+    let slack = first.capacity.saturating_sub(a.parts * a.ratio).min(ROLLBACK_ROWS);
+    let together = gpu.rows.spans.iter().all(|span| span.rows.len() <= slack);
+    if together {
+        return gpu.launch("compress", [closing + n, 1, 1], ROW_GROUP, &places, &arguments);
+    }
+    gpu.launch("compress", [closing, 1, 1], ROW_GROUP, &places, &arguments)?;
+    let keep = CompressArgs { closing: 0, ..arguments };
+    gpu.launch("compress", [n, 1, 1], ROW_GROUP, &places, &keep)
+}

@@ -1,0 +1,251 @@
+//! The router and the expert sum.
+
+use super::super::arguments::{ActivateArgs, CellsArgs, RouteArgs, SortArgs, TileOfSlots};
+use super::super::record::Place;
+use super::super::store::Ask;
+use super::super::{Gpu, Scratch, Weights, check, size, small};
+use super::products::{Inputs, Product, Stacked, product};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS};
+use crate::{Error, Experts, Ffn, Route, RouteBy};
+use ironstar_quant::Activation;
+
+/// `EXPERTS_MAX` and `CHOICES_MAX` of the kernels.
+const EXPERTS_MAX: usize = 1024;
+const CHOICES_MAX: usize = 64;
+
+pub(in super::super) fn route(gpu: &mut Gpu, a: &Route) -> Result<(), Error> {
+    let operation = "route";
+    let ask = |operand| Ask { operation, operand };
+    let n = gpu.rows.len();
+    check(
+        operation,
+        (1..=a.experts).contains(&a.top_k) && a.experts <= EXPERTS_MAX && a.top_k <= CHOICES_MAX,
+        || format!("{} of {} experts", a.top_k, a.experts),
+        "at least one and not more than there are; on a GPU at most 64 of 1024",
+    )?;
+    let logits = gpu.f32(ask("logits"), a.logits, size(&[n, a.experts]))?;
+    let (bias, table, table_rows) = match a.by {
+        RouteBy::Score { bias } => (gpu.f32(ask("bias"), bias, a.experts)?, Place::NONE, 0),
+        RouteBy::Token { table } => {
+            let rows = table.len / a.top_k;
+            let last = gpu.rows.tokens.iter().max().map_or(0, |token| *token as usize);
+            let found = || format!("token {last}, table of {rows} tokens");
+            check(operation, last < rows, found, "each token has experts of the model")?;
+            (Place::NONE, gpu.u32(ask("table"), table, table.len)?, rows)
+        }
+    };
+    let ids = gpu.u32(ask("ids"), a.ids, size(&[n, a.top_k]))?;
+    let weights = gpu.f32(ask("weights"), a.weights, size(&[n, a.top_k]))?;
+    let arguments = RouteArgs {
+        experts: small(operation, a.experts)?,
+        top_k: small(operation, a.top_k)?,
+        by_token: u32::from(matches!(a.by, RouteBy::Token { .. })),
+        table_rows: small(operation, table_rows)?,
+        scale: a.scale,
+        rows: gpu.n(),
+    };
+    let places = [logits, bias, table, gpu.tokens(), ids, weights];
+    let grid = [gpu.n(), 1, 1];
+    gpu.launch("route", grid, 32, &places, &arguments)
+}
+
+/// The three matrices of an FFN, checked against the width and the stack.
+fn ffn_weights(gpu: &Gpu, ffn: &Ffn, d: usize, stack: usize) -> Result<[Weights; 3], Error> {
+    let inner = ffn.gate.rows;
+    for (matrix, rows, columns) in [(ffn.gate, inner, d), (ffn.up, inner, d), (ffn.down, d, inner)]
+    {
+        check(
+            "experts",
+            [matrix.rows, matrix.columns, matrix.stack] == [rows, columns, stack],
+            || format!("a matrix {} x {} x {}", matrix.stack, matrix.rows, matrix.columns),
+            &format!("{stack} x {rows} x {columns}"),
+        )?;
+    }
+    Ok([
+        gpu.weights("experts", ffn.gate)?,
+        gpu.weights("experts", ffn.up)?,
+        gpu.weights("experts", ffn.down)?,
+    ])
+}
+
+/// One FFN over its slots: what its steps share.
+struct Half<'a> {
+    ffn: &'a Ffn,
+    weights: [Weights; 3],
+    slots: usize,
+    per_row: usize,
+    stacked: Option<Stacked>,
+    /// Weight of each slot.
+    gains: Option<Place>,
+    /// Gate, up, inner, scales of inner, result.
+    scratch: [Scratch; 5],
+    /// 2: halves, 8: shards.
+    planes_out: u32,
+}
+
+impl Half<'_> {
+    /// Gate and up, the activation, and down into planes.
+    fn run(
+        &self,
+        gpu: &mut Gpu,
+        inputs: &mut Inputs,
+        x: Place,
+        shape: [usize; 2],
+        limit: f32,
+    ) -> Result<Place, Error> {
+        let operation = "experts";
+        let (inner, [_, d]) = (self.ffn.gate.rows, shape);
+        let gate = gpu.scratch(self.scratch[0], size(&[self.slots, inner, 4]))?;
+        let up = gpu.scratch(self.scratch[1], size(&[self.slots, inner, 4]))?;
+        let product_of = |outputs, x, per_row, planes_out| Product {
+            operation,
+            outputs,
+            x,
+            slots: self.slots,
+            groups: 1,
+            planes_out,
+            per_row,
+            stacked: self.stacked,
+        };
+        let outputs = [(self.ffn.gate, gate), (self.ffn.up, up)];
+        let activations = [self.weights[0].activation(), self.weights[1].activation()];
+        if activations[0] == activations[1] {
+            let x = inputs.get(gpu, activations[0], x, shape)?;
+            product(gpu, &product_of(&outputs, x, self.per_row, 1))?;
+        } else {
+            for (output, activation) in outputs.chunks(1).zip(activations) {
+                let x = inputs.get(gpu, activation, x, shape)?;
+                product(gpu, &product_of(output, x, self.per_row, 1))?;
+            }
+        }
+        let x = self.activate(gpu, [gate, up], inner, limit)?;
+        let planes = self.planes_out as usize;
+        let out = gpu.scratch(self.scratch[4], size(&[self.slots, planes, d, 4]))?;
+        let outputs = [(self.ffn.down, out)];
+        product(gpu, &product_of(&outputs, x, 1, self.planes_out))?;
+        Ok(out)
+    }
+
+    /// The inner row of every slot as the down matrix wants it.
+    fn activate(
+        &self,
+        gpu: &mut Gpu,
+        [gate, up]: [Place; 2],
+        inner: usize,
+        limit: f32,
+    ) -> Result<[Place; 2], Error> {
+        let operation = "experts";
+        let activation = self.weights[2].activation();
+        let block = activation.block().unwrap_or(256);
+        let quantised = activation != Activation::F32;
+        let blocks = size(&[self.slots, inner.div_ceil(block)]);
+        let element = if quantised { 1 } else { 4 };
+        let out = gpu.scratch(self.scratch[2], size(&[self.slots, inner, element]))?;
+        let scales = gpu.scratch(self.scratch[3], size(&[blocks, 4]))?;
+        let arguments = ActivateArgs {
+            blocks: small(operation, blocks)?,
+            block: small(operation, block)?,
+            width: small(operation, inner)?,
+            weighted: u32::from(self.gains.is_some()),
+            limit,
+            quantised: u32::from(quantised),
+        };
+        let places = [gate, up, self.gains.unwrap_or(Place::NONE), out, scales];
+        let grid = [arguments.blocks.div_ceil(SIMDGROUPS), 1, 1];
+        gpu.launch("activate", grid, GROUP, &places, &arguments)?;
+        Ok([out, if quantised { scales } else { Place::NONE }])
+    }
+}
+
+/// Slots sorted by expert: order, tiles, and how many tiles there may be.
+fn sort(
+    gpu: &mut Gpu,
+    ids: Place,
+    slots: usize,
+    experts: usize,
+) -> Result<(Place, Place, usize), Error> {
+    let operation = "experts";
+    let tiles = slots.min(slots / 8 + experts);
+    let order = gpu.scratch(Scratch::Order, size(&[slots, 4]))?;
+    let starts = gpu.scratch(Scratch::Starts, size(&[experts + 1, 4]))?;
+    let list = gpu.scratch(Scratch::Tiles, size(&[tiles, size_of::<TileOfSlots>()]))?;
+    let arguments = SortArgs {
+        slots: small(operation, slots)?,
+        experts: small(operation, experts)?,
+        tiles: small(operation, tiles)?,
+        pad: 0,
+    };
+    gpu.launch("sort_slots", [1, 1, 1], ROW_GROUP, &[ids, order, starts, list], &arguments)?;
+    Ok((order, list, tiles))
+}
+
+pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error> {
+    let operation = "experts";
+    let ask = |operand| Ask { operation, operand };
+    let (n, d, stack) = (gpu.rows.len(), a.routed.gate.columns, a.routed.gate.stack);
+    let routed = ffn_weights(gpu, &a.routed, d, stack)?;
+    let shared = ffn_weights(gpu, &a.shared, d, 1)?;
+    check(
+        operation,
+        a.top_k > 0 && stack <= EXPERTS_MAX,
+        || format!("{n} rows of {} of {stack} experts", a.top_k),
+        "at least one expert a row; on a GPU at most 1024 in all",
+    )?;
+    let slots = size(&[n, a.top_k]);
+    let x = gpu.f32(ask("x"), a.x, size(&[n, d]))?;
+    let ids = gpu.u32(ask("ids"), a.ids, slots)?;
+    let weights = gpu.f32(ask("weights"), a.weights, slots)?;
+    let out = gpu.f32(ask("out"), a.out, size(&[n, d]))?;
+    if n == 0 {
+        return Ok(());
+    }
+    let bytes = |weights: &[Weights; 3]| weights.iter().map(|w| w.matrix_bytes).sum::<u64>();
+    // Which experts are chosen is known to the device only: this is the most it can read.
+    gpu.counters.expert_bytes += slots.min(stack) as u64 * bytes(&routed);
+    gpu.counters.dense_bytes += bytes(&shared);
+
+    let sorted = if n == 1 { None } else { Some(sort(gpu, ids, slots, stack)?) };
+    let mut inputs = Inputs::default();
+    let half = Half {
+        ffn: &a.shared,
+        weights: shared,
+        slots: n,
+        per_row: 1,
+        stacked: None,
+        gains: None,
+        scratch: [
+            Scratch::SharedGate,
+            Scratch::SharedUp,
+            Scratch::SharedInner,
+            Scratch::SharedInnerScales,
+            Scratch::Shards,
+        ],
+        planes_out: 8,
+    };
+    let shards = half.run(gpu, &mut inputs, x, [n, d], a.limit)?;
+    let half = Half {
+        ffn: &a.routed,
+        weights: routed,
+        slots,
+        per_row: a.top_k,
+        stacked: Some(Stacked { ids, sorted }),
+        gains: Some(weights),
+        scratch: [
+            Scratch::Gate,
+            Scratch::Up,
+            Scratch::Inner,
+            Scratch::InnerScales,
+            Scratch::Halves,
+        ],
+        planes_out: 2,
+    };
+    let halves = half.run(gpu, &mut inputs, x, [n, d], a.limit)?;
+    let arguments = CellsArgs {
+        width: small(operation, d)?,
+        top_k: small(operation, a.top_k)?,
+        experts: small(operation, stack)?,
+        pad: 0,
+    };
+    let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
+    gpu.launch("expert_cells", grid, GROUP, &[ids, halves, shards, out], &arguments)
+}

@@ -1,0 +1,106 @@
+//! The indexer.
+
+use super::super::arguments::IndexArgs;
+use super::super::store::Ask;
+use super::super::{Gpu, Scratch, check, size, small};
+use super::GROUP;
+use super::heads::check_row;
+use crate::{Element, Error, IndexSelect};
+use ironstar_quant::fp4;
+
+const OPERATION: &str = "index_select";
+
+/// Scores that are held at a time, in elements; bounds the memory of a long prefill.
+const SCORES_MAX: usize = 1 << 26;
+/// Threads of a group that chooses.
+const CHOOSE_GROUP: u32 = 512;
+
+fn check_shape(gpu: &Gpu, a: &IndexSelect<'_>) -> Result<(), Error> {
+    check(
+        OPERATION,
+        a.ratio > 0 && a.top_k > 0 && a.heads > 0 && a.width.is_power_of_two(),
+        || format!("ratio {}, top {}, {} heads of {}", a.ratio, a.top_k, a.heads, a.width),
+        "all positive, the width a power of two",
+    )?;
+    check_row(OPERATION, a.width, a.rope.pairs, false)?;
+    check(
+        OPERATION,
+        a.rows.len() == gpu.rows.spans.len(),
+        || format!("rows of {} spans", a.rows.len()),
+        "one buffer of rows a span",
+    )?;
+    let element = a.rows.first().map(|rows| rows.element);
+    check(
+        OPERATION,
+        a.rows.iter().all(|rows| Some(rows.element) == element)
+            && (element != Some(Element::Fp4Row) || a.width == fp4::INDEXER_DIMS),
+        || format!("rows of {element:?} and width {}", a.width),
+        "one kind of rows; FP4 rows have 128 dims",
+    )
+}
+
+pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Result<(), Error> {
+    let n = gpu.rows.len();
+    if n == 0 {
+        return Ok(());
+    }
+    check_shape(gpu, a)?;
+    let ask = |operand| Ask { operation: OPERATION, operand };
+    let q = gpu.f32(ask("q"), a.q, size(&[n, a.heads, a.width]))?;
+    let weights = gpu.f32(ask("weights"), a.weights, size(&[n, a.heads]))?;
+    let out = gpu.u32(ask("out"), a.out, size(&[n, a.top_k]))?;
+    let fp4_rows = a.rows.iter().any(|rows| rows.element == Element::Fp4Row);
+    let mut rows = Vec::with_capacity(a.rows.len());
+    // Room for as many rows as a buffer can hold, so that launches do not depend on positions.
+    let mut keys_max = 0;
+    for (buffer, span) in a.rows.iter().zip(&gpu.rows.spans) {
+        let visible = (span.position + span.rows.len()) / a.ratio;
+        let per_row = if fp4_rows { 1 } else { a.width };
+        let len = size(&[visible, per_row]);
+        let elements = [Element::F32, Element::Fp4Row];
+        rows.push(gpu.store.address(ask("rows"), *buffer, &elements, len)?);
+        keys_max = keys_max.max(buffer.len / per_row);
+    }
+    let (positions, span_of) = (gpu.positions(), gpu.span_of());
+    let table = gpu.angles(OPERATION, a.rope)?;
+    let rows = gpu.table(rows);
+    #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
+    let factor = 1.0 / ((a.width * a.heads) as f32).sqrt();
+    let heads = small(OPERATION, a.heads)?;
+    let mut arguments = IndexArgs {
+        heads,
+        width: small(OPERATION, a.width)?,
+        pairs: small(OPERATION, a.rope.pairs)?,
+        ratio: small(OPERATION, a.ratio)?,
+        top_k: small(OPERATION, a.top_k)?,
+        fp4: u32::from(fp4_rows),
+        stride: small(OPERATION, keys_max.max(1))?,
+        row0: 0,
+        factor,
+        pad: 0,
+    };
+    let queries = gpu.scratch(Scratch::Queries, size(&[n, a.heads, fp4::INDEXER_BYTES]))?;
+    let scoring = keys_max > a.top_k;
+    if scoring {
+        let places = [q, table, positions, queries];
+        gpu.launch("index_queries", [heads, gpu.n(), 1], GROUP, &places, &arguments)?;
+    }
+    let batch = (SCORES_MAX / keys_max.max(1)).clamp(1, n);
+    let scores = gpu.scratch(Scratch::Scores, size(&[batch, keys_max, 4]))?;
+    for first in (0..n).step_by(batch) {
+        let count = small(OPERATION, batch.min(n - first))?;
+        arguments.row0 = small(OPERATION, first)?;
+        if scoring {
+            let (name, q) = match fp4_rows {
+                true => ("index_scores_fp4", queries),
+                false => ("index_scores_f32", q),
+            };
+            let places = [q, weights, positions, span_of, rows, scores];
+            let grid = [arguments.stride.div_ceil(GROUP), count, 1];
+            gpu.launch(name, grid, GROUP, &places, &arguments)?;
+        }
+        let places = [scores, positions, out];
+        gpu.launch("index_choose", [count, 1, 1], CHOOSE_GROUP, &places, &arguments)?;
+    }
+    Ok(())
+}

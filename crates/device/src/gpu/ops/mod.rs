@@ -1,0 +1,19 @@
+//! What each operation records, one file a family. Meanings are in `cpu/reference`; kernels with
+//! the operations' names in `crates/device/kernels`.
+
+pub(super) mod attention;
+pub(super) mod compressor;
+pub(super) mod experts;
+pub(super) mod heads;
+pub(super) mod indexer;
+pub(super) mod products;
+pub(super) mod streams;
+
+/// Threads of a group where a kernel does not care.
+const GROUP: u32 = 128;
+/// Threads of a group that sums over a row; the number is part of the result's bits.
+const ROW_GROUP: u32 = 256;
+/// Threads of a group that sums over all streams of a row; part of the result's bits.
+const STREAMS_GROUP: u32 = 512;
+/// Simdgroups of a [`GROUP`].
+const SIMDGROUPS: u32 = GROUP / 32;

@@ -1,0 +1,248 @@
+//! Matrices times rows.
+
+use super::super::arguments::{Planes, ProductArgs, QuantiseArgs};
+use super::super::record::Place;
+use super::super::store::Ask;
+use super::super::{Gpu, Scratch, check, size, small};
+use super::{GROUP, SIMDGROUPS};
+use crate::{Error, Matrix, Project, ProjectGrouped};
+use ironstar_quant::{Activation, Format};
+
+/// Matrices of a launch.
+const MATRICES: usize = 4;
+/// Inputs of a tile.
+const INPUTS: usize = 8;
+
+/// Experts of the slots of a product over a stack.
+#[derive(Clone, Copy)]
+pub(super) struct Stacked {
+    /// `[slots]`: expert of each slot.
+    pub ids: Place,
+    /// The slots sorted by expert, and their tiles with an upper bound of how many there are;
+    /// `None`: each slot alone.
+    pub sorted: Option<(Place, Place, usize)>,
+}
+
+/// Products of equal rows.
+#[derive(Clone, Copy)]
+pub(super) struct Product<'a> {
+    pub operation: &'static str,
+    /// Matrices of equal column counts and activations with their outputs.
+    pub outputs: &'a [(Matrix, Place)],
+    /// Codes and scales, or floats and nothing.
+    pub x: [Place; 2],
+    /// Outputs a group.
+    pub slots: usize,
+    /// Slot s of group g is input s * groups + g and meets the g-th part of the rows.
+    pub groups: usize,
+    /// 1: the tree over shards; 2: both halves; 8: every shard.
+    pub planes_out: u32,
+    /// Slots that share an input row.
+    pub per_row: usize,
+    pub stacked: Option<Stacked>,
+}
+
+impl<'a> Product<'a> {
+    /// Every row meets every matrix.
+    pub fn plain(
+        operation: &'static str,
+        outputs: &'a [(Matrix, Place)],
+        x: [Place; 2],
+        rows: usize,
+    ) -> Self {
+        Product {
+            operation,
+            outputs,
+            x,
+            slots: rows,
+            groups: 1,
+            planes_out: 1,
+            per_row: 1,
+            stacked: None,
+        }
+    }
+}
+
+/// Names of a format's kernels: one input, and [`INPUTS`].
+fn kernels(format: Format) -> [&'static str; 2] {
+    match format {
+        Format::F32 => ["product_f32_1", "product_f32_8"],
+        Format::F16 => ["product_f16_1", "product_f16_8"],
+        Format::Bf16 => ["product_bf16_1", "product_bf16_8"],
+        Format::Q4_0 => ["product_q4_0_1", "product_q4_0_8"],
+        Format::Q8_0 => ["product_q8_0_1", "product_q8_0_8"],
+        Format::Q2K => ["product_q2_k_1", "product_q2_k_8"],
+        Format::Q3K => ["product_q3_k_1", "product_q3_k_8"],
+        Format::Q4K => ["product_q4_k_1", "product_q4_k_8"],
+        Format::Q5K => ["product_q5_k_1", "product_q5_k_8"],
+        Format::Q6K => ["product_q6_k_1", "product_q6_k_8"],
+        Format::Iq2Xxs => ["product_iq2_xxs_1", "product_iq2_xxs_8"],
+        Format::Mxfp4 => ["product_mxfp4_1", "product_mxfp4_8"],
+    }
+}
+
+/// Rows prepared for each kind of activation that an operation's matrices want.
+#[derive(Default)]
+pub(super) struct Inputs {
+    made: [Option<[Place; 2]>; 3],
+}
+
+impl Inputs {
+    /// `x` [rows, columns] as an activation; made at the first call for it.
+    pub fn get(
+        &mut self,
+        gpu: &mut Gpu,
+        activation: Activation,
+        x: Place,
+        [rows, columns]: [usize; 2],
+    ) -> Result<[Place; 2], Error> {
+        let (slot, block, codes, scales) = match activation {
+            Activation::F32 => return Ok([x, Place::NONE]),
+            Activation::Int8x32 => (1, 32, Scratch::Codes32, Scratch::Scales32),
+            Activation::Int8x256 => (2, 256, Scratch::Codes256, Scratch::Scales256),
+        };
+        if let Some(made) = self.made[slot] {
+            return Ok(made);
+        }
+        let blocks = size(&[rows, columns / block]);
+        let made =
+            [gpu.scratch(codes, size(&[rows, columns]))?, gpu.scratch(scales, size(&[blocks, 4]))?];
+        let arguments =
+            QuantiseArgs { blocks: small("project", blocks)?, block: small("project", block)? };
+        let grid = [arguments.blocks.div_ceil(SIMDGROUPS), 1, 1];
+        gpu.launch("quantise", grid, GROUP, &[x, made[0], made[1]], &arguments)?;
+        self.made[slot] = Some(made);
+        Ok(made)
+    }
+}
+
+/// Records products: matrices of one format go into one launch.
+pub(super) fn product(gpu: &mut Gpu, p: &Product<'_>) -> Result<(), Error> {
+    let mut left: Vec<(Matrix, Place)> = p.outputs.to_vec();
+    while let Some((first, _)) = left.first().copied() {
+        let format = gpu.weights(p.operation, first)?.format();
+        let mut batch = Vec::new();
+        let mut others = Vec::new();
+        for (matrix, out) in left {
+            let same = gpu.weights(p.operation, matrix)?.format() == format;
+            match same && batch.len() < MATRICES && matrix.stack == first.stack {
+                true => batch.push((matrix, out)),
+                false => others.push((matrix, out)),
+            }
+        }
+        launch(gpu, p, format, &batch)?;
+        left = others;
+    }
+    Ok(())
+}
+
+fn launch(
+    gpu: &mut Gpu,
+    p: &Product<'_>,
+    format: Format,
+    batch: &[(Matrix, Place)],
+) -> Result<(), Error> {
+    let operation = p.operation;
+    let first = batch[0].0;
+    let mut arguments = ProductArgs {
+        columns: small(operation, first.columns)?,
+        slots: small(operation, p.slots)?,
+        groups: small(operation, p.groups)?,
+        planes_out: p.planes_out,
+        per_row: small(operation, p.per_row)?,
+        stacked: u32::from(p.stacked.is_some()),
+        stack: small(operation, first.stack)?,
+        ..ProductArgs::default()
+    };
+    // Rows of inputs and outputs are counted in 32 bits.
+    small(operation, size(&[p.slots, p.groups]))?;
+    let mut places = [Place::NONE; 2 * MATRICES + 5];
+    let mut rows = 0usize;
+    for (index, (matrix, out)) in batch.iter().enumerate() {
+        let weights = gpu.weights(operation, *matrix)?;
+        let own: Planes = weights.planes();
+        arguments.planes[index] = own;
+        arguments.rows[index] = small(operation, matrix.rows / p.groups)?;
+        rows += matrix.rows / p.groups;
+        places[2 * index] = Place::At(weights.address);
+        places[2 * index + 1] = *out;
+    }
+    places[8..10].copy_from_slice(&p.x);
+    let [one, many] = kernels(format);
+    let (name, tiles) = match p.stacked {
+        None if p.slots == 1 => (one, 1),
+        None => (many, p.slots.div_ceil(INPUTS)),
+        Some(Stacked { ids, sorted }) => {
+            places[10] = ids;
+            match sorted {
+                None => (one, p.slots),
+                Some((order, tiles, count)) => {
+                    places[11] = order;
+                    places[12] = tiles;
+                    (many, count)
+                }
+            }
+        }
+    };
+    let grid =
+        [small(operation, rows)?.div_ceil(SIMDGROUPS), small(operation, tiles)?, arguments.groups];
+    check(
+        operation,
+        grid[1] <= 65_535 && grid[2] <= 65_535,
+        || format!("{tiles} tiles of rows"),
+        "fewer rows at a time",
+    )?;
+    gpu.launch(name, grid, GROUP, &places, &arguments)
+}
+
+pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Error> {
+    let operation = "project";
+    let ask = |operand| Ask { operation, operand };
+    let Some((first, _)) = a.outputs.first() else { return Ok(()) };
+    let columns = first.columns;
+    let x = gpu.f32(ask("x"), a.x, size(&[a.rows, columns]))?;
+    let mut by_activation: Vec<(Activation, Vec<(Matrix, Place)>)> = Vec::new();
+    for (matrix, out) in a.outputs {
+        check(
+            operation,
+            matrix.columns == columns && matrix.stack == 1,
+            || format!("a matrix of {} columns, stack {}", matrix.columns, matrix.stack),
+            "the matrices are plain and have equal columns",
+        )?;
+        let weights = gpu.weights(operation, *matrix)?;
+        let out = gpu.f32(ask("an output"), *out, size(&[a.rows, matrix.rows]))?;
+        gpu.counters.dense_bytes += weights.matrix_bytes;
+        let activation = weights.activation();
+        match by_activation.iter_mut().find(|(own, _)| *own == activation) {
+            Some((_, outputs)) => outputs.push((*matrix, out)),
+            None => by_activation.push((activation, vec![(*matrix, out)])),
+        }
+    }
+    let mut inputs = Inputs::default();
+    for (activation, outputs) in by_activation {
+        let x = inputs.get(gpu, activation, x, [a.rows, columns])?;
+        product(gpu, &Product::plain(operation, &outputs, x, a.rows))?;
+    }
+    Ok(())
+}
+
+pub(in super::super) fn project_grouped(gpu: &mut Gpu, a: &ProjectGrouped) -> Result<(), Error> {
+    let operation = "project_grouped";
+    let ask = |operand| Ask { operation, operand };
+    let (matrix, n) = (a.matrix, gpu.rows.len());
+    check(
+        operation,
+        a.groups > 0 && matrix.rows.is_multiple_of(a.groups) && matrix.stack == 1,
+        || format!("{} rows in {} groups, stack {}", matrix.rows, a.groups, matrix.stack),
+        "the rows of a plain matrix make equal groups",
+    )?;
+    let weights = gpu.weights(operation, matrix)?;
+    let x = gpu.f32(ask("x"), a.x, size(&[n, a.groups, matrix.columns]))?;
+    let out = gpu.f32(ask("out"), a.out, size(&[n, matrix.rows]))?;
+    gpu.counters.dense_bytes += weights.matrix_bytes;
+    let shape = [n * a.groups, matrix.columns];
+    let x = Inputs::default().get(gpu, weights.activation(), x, shape)?;
+    let outputs = [(matrix, out)];
+    let plain = Product::plain(operation, &outputs, x, n);
+    product(gpu, &Product { groups: a.groups, ..plain })
+}

@@ -1,0 +1,208 @@
+//! Embedding, hyper-connections, norms, row copies.
+
+use super::super::arguments::{EmbedArgs, GatherArgs, HcArgs, RmsArgs, SpreadArgs};
+use super::super::record::Place;
+use super::super::store::Ask;
+use super::super::{Gpu, Scratch, check, size, small};
+use super::products::{Product, product};
+use super::{GROUP, ROW_GROUP, STREAMS_GROUP};
+use crate::{
+    AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre, HcWeights, RmsNorm,
+};
+use ironstar_quant::{Activation, Format};
+
+/// `STREAMS_MAX` of the kernels.
+const STREAMS_MAX: usize = 8;
+
+fn check_streams(operation: &'static str, streams: usize, width: usize) -> Result<(), Error> {
+    check(
+        operation,
+        (1..=STREAMS_MAX).contains(&streams) && width > 0,
+        || format!("{streams} streams of {width}"),
+        "1 to 8 streams that are not empty",
+    )
+}
+
+fn embed_kernel(format: Format) -> &'static str {
+    match format {
+        Format::F32 => "embed_f32",
+        Format::F16 => "embed_f16",
+        Format::Bf16 => "embed_bf16",
+        Format::Q4_0 => "embed_q4_0",
+        Format::Q8_0 => "embed_q8_0",
+        Format::Q2K => "embed_q2_k",
+        Format::Q3K => "embed_q3_k",
+        Format::Q4K => "embed_q4_k",
+        Format::Q5K => "embed_q5_k",
+        Format::Q6K => "embed_q6_k",
+        Format::Iq2Xxs => "embed_iq2_xxs",
+        Format::Mxfp4 => "embed_mxfp4",
+    }
+}
+
+pub(in super::super) fn embed(gpu: &mut Gpu, a: &Embed) -> Result<(), Error> {
+    let operation = "embed";
+    let (n, width) = (gpu.rows.len(), a.table.columns);
+    check_streams(operation, a.streams, width)?;
+    let table = gpu.weights(operation, a.table)?;
+    let last = gpu.rows.tokens.iter().max().map_or(0, |token| *token as usize);
+    let found = || format!("token {last} with a table of {} rows", a.table.rows);
+    check(operation, last < a.table.rows, found, "tokens are rows of the table")?;
+    let ask = Ask { operation, operand: "out" };
+    let out = gpu.f32(ask, a.out, size(&[n, a.streams, width]))?;
+    gpu.counters.dense_bytes += table.matrix_bytes / a.table.rows as u64 * n as u64;
+    let arguments = EmbedArgs {
+        planes: table.planes(),
+        width: small(operation, size(&[a.streams, width]))? / small(operation, a.streams)?,
+        streams: small(operation, a.streams)?,
+        rows: small(operation, a.table.rows)?,
+        pad: 0,
+    };
+    let places = [Place::At(table.address), gpu.tokens(), out];
+    let grid = [gpu.n(), 1, 1];
+    gpu.launch(embed_kernel(table.format()), grid, GROUP, &places, &arguments)
+}
+
+pub(in super::super) fn rms_norm(gpu: &mut Gpu, a: &RmsNorm) -> Result<(), Error> {
+    let operation = "rms_norm";
+    let ask = |operand| Ask { operation, operand };
+    let width = a.weight.len;
+    let len = size(&[a.rows, width]);
+    let weight = gpu.f32(ask("weight"), a.weight, width)?;
+    let x = gpu.f32(ask("x"), a.x, len)?;
+    let out = gpu.f32(ask("out"), a.out, len)?;
+    let arguments = RmsArgs { width: small(operation, width)?, eps: a.eps };
+    let grid = [small(operation, a.rows)?, 1, 1];
+    gpu.launch("rms_norm", grid, ROW_GROUP, &[x, weight, out], &arguments)
+}
+
+/// The coefficients of all streams before they are split: `[rows, matrix.rows]`.
+fn mixes(
+    gpu: &mut Gpu,
+    operation: &'static str,
+    weights: &HcWeights,
+    x: Place,
+    [rows, streams, width]: [usize; 3],
+    wanted: usize,
+) -> Result<Place, Error> {
+    let matrix = weights.matrix;
+    let columns = size(&[streams, width]);
+    check(
+        operation,
+        matrix.rows == wanted && matrix.columns == columns && matrix.stack == 1,
+        || format!("a matrix of {} x {}", matrix.rows, matrix.columns),
+        &format!("{streams} streams of {width} need {wanted} x {columns}"),
+    )?;
+    let own = gpu.weights(operation, matrix)?;
+    check(
+        operation,
+        own.activation() == Activation::F32,
+        || format!("a mixing matrix in {}", own.format()),
+        "mixing matrices are floats",
+    )?;
+    gpu.counters.dense_bytes += own.matrix_bytes;
+    let out = gpu.scratch(Scratch::Mixes, size(&[rows, wanted, 4]))?;
+    let outputs = [(matrix, out)];
+    product(gpu, &Product::plain(operation, &outputs, [x, Place::NONE], rows))?;
+    Ok(out)
+}
+
+pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
+    let operation = "hc_pre";
+    let ask = |operand| Ask { operation, operand };
+    let (n, s, width) = (gpu.rows.len(), a.streams, a.norm.len);
+    check_streams(operation, s, width)?;
+    let x = gpu.f32(ask("x"), a.x, size(&[n, s, width]))?;
+    let count = (2 + s) * s;
+    let base = gpu.f32(ask("base"), a.weights.base, count)?;
+    let scale = gpu.f32(ask("scale"), a.weights.scale, 3)?;
+    let norm = gpu.f32(ask("norm"), a.norm, width)?;
+    let out = gpu.f32(ask("out"), a.out, size(&[n, width]))?;
+    let post = gpu.f32(ask("post"), a.post, n * s)?;
+    let comb = gpu.f32(ask("comb"), a.comb, n * s * s)?;
+    check(operation, a.iterations > 0, || "no Sinkhorn pass".to_owned(), "at least one")?;
+    let mixes = mixes(gpu, operation, &a.weights, x, [n, s, width], count)?;
+    let arguments = HcArgs {
+        streams: small(operation, s)?,
+        width: small(operation, width)?,
+        iterations: small(operation, a.iterations)?,
+        norm_eps: a.norm_eps,
+        hc_eps: a.hc_eps,
+        pad: 0,
+    };
+    let places = [x, mixes, base, scale, norm, out, post, comb];
+    let grid = [gpu.n(), 1, 1];
+    gpu.launch("hc_pre", grid, STREAMS_GROUP, &places, &arguments)
+}
+
+pub(in super::super) fn hc_head(gpu: &mut Gpu, a: &HcHead) -> Result<(), Error> {
+    let operation = "hc_head";
+    let ask = |operand| Ask { operation, operand };
+    let (n, s, width) = (a.rows, a.streams, a.norm.len);
+    check_streams(operation, s, width)?;
+    let x = gpu.f32(ask("x"), a.x, size(&[n, s, width]))?;
+    let base = gpu.f32(ask("base"), a.weights.base, s)?;
+    let scale = gpu.f32(ask("scale"), a.weights.scale, 1)?;
+    let norm = gpu.f32(ask("norm"), a.norm, width)?;
+    let out = gpu.f32(ask("out"), a.out, size(&[n, width]))?;
+    let mixes = mixes(gpu, operation, &a.weights, x, [n, s, width], s)?;
+    let arguments = HcArgs {
+        streams: small(operation, s)?,
+        width: small(operation, width)?,
+        iterations: 0,
+        norm_eps: a.norm_eps,
+        hc_eps: a.hc_eps,
+        pad: 0,
+    };
+    let places = [x, mixes, base, scale, norm, out];
+    let grid = [small(operation, n)?, 1, 1];
+    gpu.launch("hc_head", grid, STREAMS_GROUP, &places, &arguments)
+}
+
+pub(in super::super) fn hc_post(gpu: &mut Gpu, a: &HcPost) -> Result<(), Error> {
+    let operation = "hc_post";
+    let ask = |operand| Ask { operation, operand };
+    let (n, s, width) = (gpu.rows.len(), a.streams, a.width);
+    check_streams(operation, s, width)?;
+    let z = gpu.f32(ask("z"), a.z, size(&[n, width]))?;
+    let post = gpu.f32(ask("post"), a.post, n * s)?;
+    let comb = gpu.f32(ask("comb"), a.comb, n * s * s)?;
+    let x = gpu.f32(ask("x"), a.x, size(&[n, s, width]))?;
+    let arguments = SpreadArgs { streams: small(operation, s)?, width: small(operation, width)? };
+    let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
+    gpu.launch("hc_post", grid, GROUP, &[z, x, post, comb], &arguments)
+}
+
+pub(in super::super) fn add_to_streams(gpu: &mut Gpu, a: &AddToStreams) -> Result<(), Error> {
+    let operation = "add_to_streams";
+    let (n, width) = (gpu.rows.len(), a.width);
+    check_streams(operation, a.streams, width)?;
+    let row = gpu.f32(Ask { operation, operand: "row" }, a.row, size(&[n, width]))?;
+    let x = gpu.f32(Ask { operation, operand: "x" }, a.x, size(&[n, a.streams, width]))?;
+    let arguments =
+        SpreadArgs { streams: small(operation, a.streams)?, width: small(operation, width)? };
+    let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
+    gpu.launch("add_to_streams", grid, GROUP, &[row, x], &arguments)
+}
+
+pub(in super::super) fn gather_rows(gpu: &mut Gpu, a: &GatherRows<'_>) -> Result<(), Error> {
+    let operation = "gather_rows";
+    let ask = |operand| Ask { operation, operand };
+    let last = a.rows.iter().max().map_or(0, |row| row.saturating_add(1));
+    let x = gpu.floats(ask("x"), a.x, size(&[last, a.width]))?;
+    let len = size(&[a.at.saturating_add(a.rows.len()), a.width]);
+    let out = gpu.floats(ask("out"), a.out, len)?;
+    let mut rows = Vec::with_capacity(4 * a.rows.len());
+    for row in a.rows {
+        rows.extend(small(operation, *row)?.to_le_bytes());
+    }
+    let rows = gpu.recorder.put(rows);
+    let arguments = GatherArgs {
+        width: small(operation, a.width)?,
+        at: small(operation, a.at)?,
+        from_bf16: u32::from(a.x.element == Element::Bf16),
+        to_bf16: u32::from(a.out.element == Element::Bf16),
+    };
+    let grid = [arguments.width.div_ceil(GROUP), small(operation, a.rows.len())?, 1];
+    gpu.launch("gather_rows", grid, GROUP, &[x, rows, out], &arguments)
+}

@@ -1,0 +1,231 @@
+//! Launches of a step: recorded, then run together, as one replay where the same were run before.
+//!
+//! What changes from token to token lies in the step's data, one stretch of device memory that is
+//! uploaded before the launches. So the launches of one token are equal to those of the next, and
+//! a captured graph serves both.
+
+use super::driver::{Address, Driver, Graph, Kernel};
+use crate::Error;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Where a buffer of a launch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    /// In memory that stays.
+    At(Address),
+    /// In the step's data, so many bytes from its start.
+    Step(u64),
+}
+
+impl Place {
+    /// A buffer that a kernel does not touch.
+    pub const NONE: Place = Place::At(Address::NULL);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Command {
+    kernel: Kernel,
+    grid: [u32; 3],
+    group: u32,
+    places: usize,
+    bytes: usize,
+}
+
+/// Launches with their operands behind one another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct List {
+    commands: Vec<Command>,
+    places: Vec<Place>,
+    bytes: Vec<u8>,
+}
+
+/// What is known of a list of launches.
+enum Known {
+    /// It was run once.
+    Seen,
+    /// It can be replayed.
+    Captured { list: List, graph: Graph, used: u64 },
+}
+
+/// Recorder of one backend.
+#[derive(Default)]
+pub(super) struct Recorder {
+    list: List,
+    /// The step's data, and how much of it is on the device.
+    data: Vec<u8>,
+    uploaded: usize,
+    base: Address,
+    capacity: usize,
+    /// By hash of a list.
+    known: HashMap<u64, Known>,
+    turn: u64,
+    /// Whether lists are captured at all.
+    pub graphs: bool,
+    /// Launches and replays so far, for reports.
+    pub launches: u64,
+    /// Replays so far.
+    pub replays: u64,
+    /// How often each kernel was recorded, by handle.
+    pub counts: HashMap<Kernel, u64>,
+}
+
+/// Most lists that are remembered, and most launches of a list that is.
+const KNOWN_MAX: usize = 64;
+const LAUNCHES_MAX: usize = 1 << 13;
+
+impl Recorder {
+    /// Forgets the step's data; everything recorded has been run.
+    pub fn begin(&mut self) {
+        debug_assert!(self.list.commands.is_empty(), "the last step was flushed");
+        self.data.clear();
+        self.uploaded = 0;
+    }
+
+    /// Puts bytes into the step's data, aligned to 16.
+    pub fn put(&mut self, bytes: impl IntoIterator<Item = u8>) -> Place {
+        let at = self.data.len().next_multiple_of(16);
+        self.data.resize(at, 0);
+        self.data.extend(bytes);
+        Place::Step(at as u64)
+    }
+
+    /// Records a launch; one without groups is left out.
+    pub fn push(
+        &mut self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        group: u32,
+        places: &[Place],
+        bytes: &[u8],
+    ) {
+        if grid.contains(&0) {
+            return;
+        }
+        *self.counts.entry(kernel).or_default() += 1;
+        let command = Command { kernel, grid, group, places: places.len(), bytes: bytes.len() };
+        self.list.commands.push(command);
+        self.list.places.extend_from_slice(places);
+        self.list.bytes.extend_from_slice(bytes);
+    }
+
+    /// Runs what was recorded. After an error nothing of it is left.
+    pub fn flush(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
+        if self.list.commands.is_empty() {
+            return Ok(());
+        }
+        let list = std::mem::take(&mut self.list);
+        self.upload(driver)?;
+        self.launches += list.commands.len() as u64;
+        let result = self.run(driver, &list);
+        // The vectors keep their memory for the next step.
+        self.list = list;
+        self.list.commands.clear();
+        self.list.places.clear();
+        self.list.bytes.clear();
+        result
+    }
+
+    fn upload(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
+        if self.data.len() > self.capacity {
+            driver.finish()?;
+            if self.capacity > 0 {
+                driver.free(self.base);
+                self.capacity = 0;
+            }
+            let capacity = self.data.len().next_power_of_two().max(1 << 16);
+            self.base = driver.alloc(capacity as u64)?;
+            self.capacity = capacity;
+            self.uploaded = 0;
+            self.forget(driver);
+        }
+        driver.upload(self.base.offset(self.uploaded as u64), &self.data[self.uploaded..])?;
+        self.uploaded = self.data.len();
+        Ok(())
+    }
+
+    fn run(&mut self, driver: &mut dyn Driver, list: &List) -> Result<(), Error> {
+        if !self.graphs || list.commands.len() > LAUNCHES_MAX {
+            return self.launch(driver, list);
+        }
+        let mut hasher = DefaultHasher::new();
+        list.hash(&mut hasher);
+        let hash = hasher.finish();
+        self.turn += 1;
+        match self.known.get_mut(&hash) {
+            Some(Known::Captured { list: same, graph, used }) if same == list => {
+                *used = self.turn;
+                self.replays += 1;
+                driver.replay(*graph)
+            }
+            Some(Known::Captured { .. }) => self.launch(driver, list),
+            Some(Known::Seen) => self.capture(driver, list, hash),
+            None => {
+                self.make_room(driver);
+                self.known.insert(hash, Known::Seen);
+                self.launch(driver, list)
+            }
+        }
+    }
+
+    /// Runs a list for the second time: as a graph from now on, if the driver can.
+    fn capture(&mut self, driver: &mut dyn Driver, list: &List, hash: u64) -> Result<(), Error> {
+        if !driver.begin_capture()? {
+            self.graphs = false;
+            return self.launch(driver, list);
+        }
+        let recorded = self.launch(driver, list);
+        let graph = driver.end_capture();
+        recorded?;
+        let graph = graph?;
+        let used = self.turn;
+        self.known.insert(hash, Known::Captured { list: list.clone(), graph, used });
+        driver.replay(graph)
+    }
+
+    fn launch(&self, driver: &mut dyn Driver, list: &List) -> Result<(), Error> {
+        let (mut places, mut bytes) = (&*list.places, &*list.bytes);
+        let mut buffers = Vec::new();
+        for command in &list.commands {
+            let (own, arguments);
+            (own, places) = places.split_at(command.places);
+            (arguments, bytes) = bytes.split_at(command.bytes);
+            buffers.clear();
+            buffers.extend(own.iter().map(|place| match place {
+                Place::At(address) => *address,
+                Place::Step(offset) => self.base.offset(*offset),
+            }));
+            driver.launch(command.kernel, command.grid, command.group, &buffers, arguments)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the graph that was not used for the longest time if there are too many lists.
+    fn make_room(&mut self, driver: &mut dyn Driver) {
+        if self.known.len() < KNOWN_MAX {
+            return;
+        }
+        let used = |known: &Known| match known {
+            Known::Seen => 0,
+            Known::Captured { used, .. } => *used,
+        };
+        let oldest = self.known.iter().min_by_key(|(_, known)| used(known)).map(|(hash, _)| *hash);
+        if let Some(Known::Captured { graph, .. }) =
+            oldest.and_then(|hash| self.known.remove(&hash))
+        {
+            driver.drop_graph(graph);
+        }
+    }
+
+    /// Drops all graphs: an address in them has changed.
+    fn forget(&mut self, driver: &mut dyn Driver) {
+        for (_, known) in self.known.drain() {
+            if let Known::Captured { graph, .. } = known {
+                driver.drop_graph(graph);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+use super::super::driver::Facts;
+use super::*;
+
+/// A driver that writes down what it is asked for.
+#[derive(Default)]
+struct Log {
+    facts: Facts,
+    lines: Vec<String>,
+    next: u64,
+    graphs: u32,
+}
+
+impl Driver for Log {
+    fn name(&self) -> &'static str {
+        "log"
+    }
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+    fn alloc(&mut self, bytes: u64) -> Result<Address, Error> {
+        self.next += 1 << 32;
+        self.lines.push(format!("alloc {bytes}"));
+        Ok(Address(self.next))
+    }
+    fn free(&mut self, _address: Address) {
+        self.lines.push("free".into());
+    }
+    fn upload(&mut self, _to: Address, bytes: &[u8]) -> Result<(), Error> {
+        self.lines.push(format!("upload {bytes:?}"));
+        Ok(())
+    }
+    fn download(&mut self, _from: Address, _bytes: &mut [u8]) -> Result<(), Error> {
+        Ok(())
+    }
+    fn kernel(&mut self, _name: &'static str) -> Result<Kernel, Error> {
+        Ok(Kernel(0))
+    }
+    fn launch(
+        &mut self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        _group: u32,
+        buffers: &[Address],
+        arguments: &[u8],
+    ) -> Result<(), Error> {
+        let offsets: Vec<u64> = buffers.iter().map(|b| b.0 & 0xffff_ffff).collect();
+        self.lines.push(format!("launch {} {grid:?} {offsets:?} {arguments:?}", kernel.0));
+        Ok(())
+    }
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+    fn begin_capture(&mut self) -> Result<bool, Error> {
+        self.lines.push("begin".into());
+        Ok(true)
+    }
+    fn end_capture(&mut self) -> Result<Graph, Error> {
+        self.graphs += 1;
+        self.lines.push("end".into());
+        Ok(Graph(self.graphs))
+    }
+    fn replay(&mut self, graph: Graph) -> Result<(), Error> {
+        self.lines.push(format!("replay {}", graph.0));
+        Ok(())
+    }
+    fn drop_graph(&mut self, graph: Graph) {
+        self.lines.push(format!("drop {}", graph.0));
+    }
+}
+
+fn recorder() -> Recorder {
+    let mut recorder = Recorder::default();
+    recorder.graphs = true;
+    recorder
+}
+
+/// One step: some data, and a launch on it.
+fn step(recorder: &mut Recorder, log: &mut Log, data: &[u8], grid: u32) -> Vec<String> {
+    recorder.begin();
+    let first = recorder.put([7]);
+    let place = recorder.put(data.iter().copied());
+    assert_eq!((first, place), (Place::Step(0), Place::Step(16)));
+    recorder.push(Kernel(3), [grid, 1, 1], 32, &[Place::At(Address(9)), place], &[1, 2]);
+    recorder.flush(log).expect("no errors");
+    std::mem::take(&mut log.lines)
+}
+
+#[test]
+fn what_comes_again_is_replayed() {
+    let (mut recorder, mut log) = (recorder(), Log::default());
+    let upload = |data: u8| {
+        let mut bytes = vec![7];
+        bytes.resize(16, 0);
+        bytes.push(data);
+        format!("upload {bytes:?}")
+    };
+    let launch = "launch 3 [1, 1, 1] [9, 16] [1, 2]";
+    let first = step(&mut recorder, &mut log, &[1], 1);
+    assert_eq!(first, ["alloc 65536", &upload(1), launch]);
+    let second = step(&mut recorder, &mut log, &[2], 1);
+    assert_eq!(second, [&upload(2), "begin", launch, "end", "replay 1"]);
+    let third = step(&mut recorder, &mut log, &[3], 1);
+    assert_eq!(third, [&upload(3), "replay 1"]);
+    // Another grid is another list.
+    let other = step(&mut recorder, &mut log, &[3], 2);
+    assert_eq!(other[1], "launch 3 [2, 1, 1] [9, 16] [1, 2]");
+    assert_eq!((recorder.launches, recorder.replays), (4, 1));
+}
+
+/// Data that no longer fits moves, and graphs with its old address are dropped.
+#[test]
+fn moved_data_drops_graphs() {
+    let (mut recorder, mut log) = (recorder(), Log::default());
+    for data in 0..2 {
+        step(&mut recorder, &mut log, &[data], 1);
+    }
+    let lines = step(&mut recorder, &mut log, &[5; 70_000], 1);
+    assert_eq!(lines[..3], ["free", "alloc 131072", "drop 1"]);
+    assert!(lines[4].starts_with("launch"), "{}", lines[4]);
+}
+
+/// Launches without groups are left out, and a flush without launches does nothing.
+#[test]
+fn nothing_is_nothing() {
+    let (mut recorder, mut log) = (recorder(), Log::default());
+    recorder.begin();
+    recorder.push(Kernel(0), [1, 0, 1], 32, &[], &[]);
+    recorder.flush(&mut log).expect("no errors");
+    assert_eq!(log.lines, Vec::<String>::new());
+}
+
+/// There is a bound on what is remembered.
+#[test]
+fn lists_are_forgotten() {
+    let (mut recorder, mut log) = (recorder(), Log::default());
+    for grid in 1..200 {
+        step(&mut recorder, &mut log, &[0], grid);
+        step(&mut recorder, &mut log, &[0], grid);
+    }
+    assert!(recorder.known.len() <= KNOWN_MAX, "{} lists", recorder.known.len());
+}

@@ -1,0 +1,50 @@
+//! The kernel text: its files, and the order in which a target's text is put together.
+
+/// Kernel files with their names, in order: `common.k`, the others by name, `fast/` by name.
+const FILES: &[(&str, &str)] = &[
+    ("common.k", include_str!("../../kernels/common.k")),
+    ("attention.k", include_str!("../../kernels/attention.k")),
+    ("blocks.k", include_str!("../../kernels/blocks.k")),
+    ("compressor.k", include_str!("../../kernels/compressor.k")),
+    ("experts.k", include_str!("../../kernels/experts.k")),
+    ("heads.k", include_str!("../../kernels/heads.k")),
+    ("indexer.k", include_str!("../../kernels/indexer.k")),
+    ("products.k", include_str!("../../kernels/products.k")),
+    ("router.k", include_str!("../../kernels/router.k")),
+    ("streams.k", include_str!("../../kernels/streams.k")),
+];
+
+/// Puts a prelude before the kernels; compilers name file and line of the kernel in their messages.
+fn assemble(prelude: (&str, &str)) -> String {
+    let mut text = String::new();
+    for (name, part) in std::iter::once(&prelude).chain(FILES) {
+        text.push_str(&format!("#line 1 \"{name}\"\n{part}\n"));
+    }
+    text
+}
+
+/// Text for CUDA.
+#[cfg(feature = "cuda")]
+pub(crate) fn cuda() -> String {
+    assemble(("prelude_cuda.h", include_str!("../../kernels/prelude_cuda.h")))
+}
+
+/// Text for Metal.
+#[cfg(test)]
+pub(crate) fn metal() -> String {
+    assemble(("prelude_metal.h", include_str!("../../kernels/prelude_metal.h")))
+}
+
+/// Text for the host, `more` kernels behind the others, without the scheduler.
+#[cfg(feature = "host-driver")]
+pub(crate) fn host(more: &str) -> String {
+    let text = assemble(("prelude_host.h", include_str!("../../kernels/prelude_host.h")));
+    format!("{text}#line 1 \"more.k\"\n{more}\n")
+}
+
+/// The scheduler of the host driver.
+#[cfg(feature = "host-driver")]
+pub(crate) const HOST_RUNTIME: &str = include_str!("../../kernels/host_rt.cpp");
+
+#[cfg(test)]
+mod tests;
