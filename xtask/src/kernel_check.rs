@@ -14,7 +14,7 @@ const ARCHITECTURES: [&str; 8] =
     ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120", "sm_121"];
 
 /// Where the kernels lie, from the root.
-const KERNELS: &str = "crates/device/kernels";
+pub const KERNELS: &str = "crates/device/kernels";
 
 /// The Rust file whose `include_str!` lines say what the text is made of, in order.
 const TEXT: &str = "crates/device/src/gpu/text.rs";
@@ -25,7 +25,7 @@ pub fn run(root: &Path) -> Result<()> {
     std::fs::create_dir_all(&folder)?;
     let library = library(&folder)?;
     let text = folder.join("kernels.cu");
-    std::fs::write(&text, cuda_text(root)?)?;
+    std::fs::write(&text, kernel_text(root, "prelude_cuda.h")?)?;
     let record = folder.join("resources.tsv");
     let mut command = Command::new("python3");
     command
@@ -38,12 +38,12 @@ pub fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The module's text, put together as the device crate does it: the prelude, then the kernels.
-fn cuda_text(root: &Path) -> Result<String> {
+/// A target's text, put together as the device crate does it: the prelude, then the kernels.
+pub fn kernel_text(root: &Path, prelude: &str) -> Result<String> {
     let list = std::fs::read_to_string(root.join(TEXT)).context(TEXT)?;
     let kernels = included(&list).into_iter().filter(|name| name.ends_with(".k"));
     let mut text = String::new();
-    for name in std::iter::once("prelude_cuda.h").chain(kernels) {
+    for name in std::iter::once(prelude).chain(kernels) {
         let path = root.join(KERNELS).join(name);
         let part = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         text += &format!("#line 1 \"{name}\"\n{part}\n");

@@ -154,6 +154,7 @@ fn attention(bench: &mut Bench, shape: &Shape) {
         heads,
         rope,
         window: shape.window,
+        mutual: false,
         rings: &rings,
         capacity,
         compressed: None,

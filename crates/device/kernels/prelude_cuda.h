@@ -23,6 +23,8 @@ typedef signed char schar; typedef unsigned long long ulong;
 #define TG_ATOMIC_PTR uint*
 #define TG_BARRIER() __syncthreads()
 #define UNROLL _Pragma("unroll")
+// A struct read from device or constant memory.
+#define LOAD(T, from) (from)
 #define TABLE(T, n, N) static __device__ const T n[N]
 FN float simd_shuffle_xor(float v, uint m) { return __shfl_xor_sync(0xffffffffu, v, (int)m); }
 FN uint  simd_shuffle_xor(uint v, uint m) { return __shfl_xor_sync(0xffffffffu, v, (int)m); }

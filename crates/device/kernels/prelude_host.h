@@ -73,6 +73,8 @@ inline Atomic make_atomic(int id, size_t n) {
 #define TG_ATOMIC_PTR host::Atomic
 #define TG_BARRIER() host::barrier(__LINE__)
 #define UNROLL
+// A struct read from device or constant memory.
+#define LOAD(T, from) (from)
 #define TABLE(T, n, N) static const T n[N]
 FN uint as_uint(float f) { uint u; std::memcpy(&u, &f, 4); return u; }
 FN float as_float(uint u) { float f; std::memcpy(&f, &u, 4); return f; }

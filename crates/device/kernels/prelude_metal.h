@@ -21,6 +21,8 @@ using namespace metal;
 #define TG_ATOMIC_PTR threadgroup atomic_uint*
 #define TG_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device)
 #define UNROLL _Pragma("clang loop unroll(full)")
+// A struct read from device or constant memory.
+#define LOAD(T, from) (from)
 #define TABLE(T, n, N) constant T n[N]
 typedef char schar;
 FN void  tg_atomic_store(threadgroup atomic_uint* p, uint i, uint v) { atomic_store_explicit(p + i, v, memory_order_relaxed); }

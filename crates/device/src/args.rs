@@ -311,8 +311,11 @@ pub struct Attend<'a> {
     pub heads: usize,
     /// Rotation that is undone on the output.
     pub rope: Rope,
-    /// Positions seen, the own one included.
+    /// Positions seen, the own one included; with `mutual`, those before the span.
     pub window: usize,
+    /// Whether every row sees all rows of its span, later ones too (a block that is drafted at
+    /// once, spec 4.2).
+    pub mutual: bool,
     /// Per span: ring [capacity, D] of earlier positions
     pub rings: &'a [Buffer],
     /// Ring slots.

@@ -279,6 +279,7 @@ impl Layer {
             heads: shape.heads,
             rope,
             window: shape.window,
+            mutual: false,
             rings: &rings,
             capacity,
             compressed: Some(compressed),

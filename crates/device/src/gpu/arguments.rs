@@ -208,6 +208,20 @@ unsafe impl Arguments for SpreadArgs {
     const NAME: &'static str = "SpreadArgs";
 }
 
+/// Steering.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct SteerArgs {
+    pub width: u32,
+    pub direction: u32,
+    pub scale: f32,
+    pub rows: u32,
+}
+// SAFETY: repr(C) of four 4-byte numbers.
+unsafe impl Arguments for SteerArgs {
+    const NAME: &'static str = "SteerArgs";
+}
+
 /// Copies of rows.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -324,8 +338,9 @@ pub(crate) struct AttendArgs {
     pub kv_bf16: u32,
     pub rows_bf16: u32,
     pub scale: f32,
+    pub mutual: u32,
 }
-// SAFETY: repr(C) of twelve 4-byte numbers.
+// SAFETY: repr(C) of thirteen 4-byte numbers.
 unsafe impl Arguments for AttendArgs {
     const NAME: &'static str = "AttendArgs";
 }
@@ -346,6 +361,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<RmsArgs>(),
     twin::<HcArgs>(),
     twin::<SpreadArgs>(),
+    twin::<SteerArgs>(),
     twin::<GatherArgs>(),
     twin::<HeadArgs>(),
     twin::<KvArgs>(),

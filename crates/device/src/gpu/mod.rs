@@ -635,6 +635,10 @@ impl Backend for Gpu {
         ops::streams::add_to_streams(self, a)
     }
 
+    fn steer(&mut self, a: &Steer) -> Result<(), Error> {
+        ops::streams::steer(self, a)
+    }
+
     fn gather_rows(&mut self, a: &GatherRows<'_>) -> Result<(), Error> {
         ops::streams::gather_rows(self, a)
     }

@@ -4,7 +4,7 @@
 //! a score has sixteen lanes (dim mod 16) by fma, then the balanced tree (a row is never cut over
 //! ranks, so this need not be the eight shards); the denominator has eight lanes (key mod 8), the
 //! tree, then the sink; an output dim is one chain of fma over the keys. A row's order depends on
-//! its position only.
+//! its position only (and on its span, where its rows see one another).
 
 use super::grow;
 use crate::cpu::isa::{Kernel, launch, parts};
@@ -18,7 +18,7 @@ use crate::cpu::wide::Wide;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::wide::{Avx2, Avx512};
 use crate::cpu::{Cpu, Isa, check, size};
-use crate::{Attend, Element, Error, StoreWindow};
+use crate::{Attend, Element, Error, Span, StoreWindow};
 use ironstar_quant::tree8;
 use std::cell::Ref;
 use std::marker::PhantomData;
@@ -49,6 +49,7 @@ struct Plan<'a> {
     spans: Vec<SpanKeys<'a>>,
     rows: &'a steps::Rows,
     window: usize,
+    mutual: bool,
     capacity: usize,
     /// Tokens a compressed row; 0 where there are none.
     ratio: usize,
@@ -92,6 +93,15 @@ fn compressed_count(t: usize, ratio: usize, top_k: Option<usize>) -> usize {
     top_k.map_or(visible, |top_k| visible.min(top_k))
 }
 
+/// First position and end of the window that position `t` of a span sees.
+fn window_of(t: usize, span: &Span, window: usize, mutual: bool) -> (usize, usize) {
+    if mutual {
+        (span.position.saturating_sub(window), span.position + span.rows.len())
+    } else {
+        ((t + 1).saturating_sub(window), t + 1)
+    }
+}
+
 impl Keys<'_> {
     #[inline(always)]
     fn load(&self, key: usize, to: &mut [f32]) {
@@ -116,7 +126,7 @@ impl Plan<'_> {
     fn keys(&self, row: usize) -> Keys<'_> {
         let (t, index) = (self.rows.positions[row], self.rows.span_of[row]);
         let span = &self.rows.spans[index];
-        let window = (t + 1).saturating_sub(self.window);
+        let (window, end) = window_of(t, span, self.window, self.mutual);
         let choice = self.choice.map(|(choice, top_k)| &choice[row * top_k..][..top_k]);
         let compressed = compressed_count(t, self.ratio, choice.map(<[u32]>::len));
         Keys {
@@ -128,7 +138,7 @@ impl Plan<'_> {
             position: span.position,
             first_row: span.rows.start,
             capacity: self.capacity,
-            len: compressed + t + 1 - window,
+            len: compressed + end - window,
         }
     }
 }
@@ -429,8 +439,12 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         compressed: compressed.as_deref().map_or(Rows::F32(&[]), Rows::new),
     });
     let top_k = choice.as_ref().map(|(_, top_k)| *top_k);
-    let count = |t: &usize| compressed_count(*t, ratio, top_k) + (*t + 1).min(a.window);
-    let keys_max = cpu.rows.positions.iter().map(count).max().unwrap_or(0);
+    let count = |row: usize| {
+        let (t, span) = (cpu.rows.positions[row], &cpu.rows.spans[cpu.rows.span_of[row]]);
+        let (window, end) = window_of(t, span, a.window, a.mutual);
+        compressed_count(t, ratio, top_k) + end - window
+    };
+    let keys_max = (0..n).map(count).max().unwrap_or(0);
     let work = 2 * a.heads * width * keys_max;
     // As many heads as possible share the unpacking of keys, as long as every part has an item.
     let wanted = parts(&cpu.pool, n * a.heads, work / a.heads).div_ceil(4);
@@ -447,6 +461,7 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         spans: spans.collect(),
         rows: &cpu.rows,
         window: a.window,
+        mutual: a.mutual,
         capacity: a.capacity,
         ratio,
         choice: choice.as_ref().map(|(choice, top_k)| (&**choice, *top_k)),

@@ -8,7 +8,7 @@ use super::driver::{Address, Driver, Facts, Graph, Kernel};
 use super::text;
 use crate::Error;
 use libloading::Library;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -60,7 +60,9 @@ pub(crate) struct Host {
     kernels: Vec<(*mut c_void, CString)>,
     names: HashMap<&'static str, Kernel>,
     /// Bytes of each allocation.
-    allocations: HashMap<u64, usize>,
+    allocations: BTreeMap<u64, usize>,
+    /// Allocations that were passed to kernels since their marks were last checked.
+    passed: HashSet<u64>,
     library: Library,
 }
 
@@ -103,22 +105,40 @@ impl Host {
             memory_free: 1 << 40,
             unified: true,
         };
-        let (kernels, names, allocations) = (Vec::new(), HashMap::new(), HashMap::new());
-        Ok(Host { facts, runtime, kernels, names, allocations, library })
+        let (kernels, names, passed) = (Vec::new(), HashMap::new(), HashSet::new());
+        let allocations = BTreeMap::new();
+        Ok(Host { facts, runtime, kernels, names, allocations, passed, library })
     }
 
-    /// The allocation that a range lies in, or an error that says there is none.
+    /// The allocation that an address lies in or behind.
+    fn around(&self, at: Address) -> Option<(u64, usize)> {
+        self.allocations.range(..=at.0).next_back().map(|(start, size)| (*start, *size))
+    }
+
+    /// Refuses ranges that are not inside one allocation.
     fn range(&self, operation: &'static str, at: Address, bytes: usize) -> Result<(), Error> {
-        let inside = self.allocations.iter().any(|(start, size)| {
-            at.0.checked_sub(*start).is_some_and(|offset| {
-                offset.checked_add(bytes as u64).is_some_and(|end| end <= *size as u64)
-            })
+        let inside = self.around(at).is_some_and(|(start, size)| {
+            let end = (at.0 - start).checked_add(bytes as u64);
+            end.is_some_and(|end| end <= size as u64)
         });
         if inside {
             return Ok(());
         }
         let found = format!("{bytes} bytes at {:#x}", at.0);
         Err(Error::Shape { operation, found, wanted: "a range inside one allocation".into() })
+    }
+
+    /// Whether the marks round these allocations are as they were made.
+    fn check_marks(&self, starts: impl IntoIterator<Item = u64>) -> Result<(), Error> {
+        for start in starts {
+            let Some(size) = self.allocations.get(&start) else { continue };
+            // SAFETY: a live allocation of this runtime with its size.
+            if unsafe { (self.runtime.intact)(start as *const c_void, *size) } == 0 {
+                let found = format!("a kernel wrote outside of the buffer of {size} bytes");
+                return Err(device_error("checking memory", found));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -227,7 +247,8 @@ impl Driver for Host {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.finish()?;
+        let passed = std::mem::take(&mut self.passed);
+        self.check_marks(passed)?;
         self.range("download", from, bytes.len())?;
         // SAFETY: as in `upload`.
         unsafe {
@@ -285,6 +306,8 @@ impl Driver for Host {
             own[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_ne_bytes(own);
         }
+        let passed: Vec<u64> =
+            buffers.iter().filter_map(|b| self.around(*b)).map(|(start, _)| start).collect();
         let mut pointers: Vec<*const c_void> =
             buffers.iter().map(|buffer| buffer.0 as *const c_void).collect();
         pointers.push(aligned.as_ptr().cast());
@@ -302,6 +325,7 @@ impl Driver for Host {
                 count,
             )
         };
+        self.passed.extend(passed);
         if message.is_null() {
             return Ok(());
         }
@@ -311,14 +335,8 @@ impl Driver for Host {
     }
 
     fn finish(&mut self) -> Result<(), Error> {
-        for (address, size) in &self.allocations {
-            // SAFETY: a live allocation of this runtime with its size.
-            if unsafe { (self.runtime.intact)(*address as *const c_void, *size) } == 0 {
-                let found = format!("a kernel wrote outside of the buffer of {size} bytes");
-                return Err(device_error("checking memory", found));
-            }
-        }
-        Ok(())
+        self.passed.clear();
+        self.check_marks(self.allocations.keys().copied())
     }
 
     fn begin_capture(&mut self) -> Result<bool, Error> {
@@ -341,7 +359,7 @@ impl Driver for Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        for (address, size) in self.allocations.drain() {
+        for (address, size) in std::mem::take(&mut self.allocations) {
             // SAFETY: an allocation of this runtime with its size that is freed only here.
             unsafe { (self.runtime.free)(address as *mut c_void, size) };
         }

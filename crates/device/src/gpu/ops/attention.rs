@@ -98,7 +98,9 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
     let ([rings, rows], compressed_max) = key_tables(gpu, a, width)?;
     let table = gpu.angles(OPERATION, a.rope)?;
     let (positions, span_of, spans) = (gpu.positions(), gpu.span_of(), gpu.spans());
-    let stride = compressed_max.saturating_add(a.window).next_multiple_of(32);
+    // Mutual rows come on top of the window.
+    let window_max = a.window.saturating_add(if a.mutual { n } else { 0 });
+    let stride = compressed_max.saturating_add(window_max).next_multiple_of(32);
     let rows_bf16 = a.compressed.and_then(|c| c.rows.first()).map(|rows| rows.element);
     #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
     let scale = 1.0 / (width as f32).sqrt();
@@ -116,6 +118,7 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
         kv_bf16: u32::from(a.kv.element == Element::Bf16),
         rows_bf16: u32::from(rows_bf16 == Some(Element::Bf16)),
         scale,
+        mutual: u32::from(a.mutual),
     };
     let choice = choice.map_or(Place::NONE, |(choice, _)| choice);
     let batch = (SCORES_MAX / size(&[stride, a.heads])).clamp(1, n);

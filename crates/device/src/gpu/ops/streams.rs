@@ -1,6 +1,6 @@
 //! Embedding, hyper-connections, norms, row copies.
 
-use super::super::arguments::{EmbedArgs, GatherArgs, HcArgs, RmsArgs, SpreadArgs};
+use super::super::arguments::{EmbedArgs, GatherArgs, HcArgs, RmsArgs, SpreadArgs, SteerArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, check, size, small};
@@ -8,6 +8,7 @@ use super::products::{Product, product};
 use super::{GROUP, ROW_GROUP, STREAMS_GROUP};
 use crate::{
     AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre, HcWeights, RmsNorm,
+    Steer,
 };
 use ironstar_quant::{Activation, Format};
 
@@ -183,6 +184,24 @@ pub(in super::super) fn add_to_streams(gpu: &mut Gpu, a: &AddToStreams) -> Resul
         SpreadArgs { streams: small(operation, a.streams)?, width: small(operation, width)? };
     let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
     gpu.launch("add_to_streams", grid, GROUP, &[row, x], &arguments)
+}
+
+pub(in super::super) fn steer(gpu: &mut Gpu, a: &Steer) -> Result<(), Error> {
+    let operation = "steer";
+    let ask = |operand| Ask { operation, operand };
+    let n = gpu.rows.len();
+    let end = size(&[a.row.saturating_add(1), a.width]);
+    let directions = gpu.f32(ask("directions"), a.directions, end)?;
+    let x = gpu.f32(ask("x"), a.x, size(&[n, a.width]))?;
+    let arguments = SteerArgs {
+        width: small(operation, a.width)?,
+        direction: small(operation, a.row)?,
+        scale: a.scale,
+        rows: gpu.n(),
+    };
+    // Eight lanes a row.
+    let grid = [gpu.n().div_ceil(GROUP / 8), 1, 1];
+    gpu.launch("steer", grid, GROUP, &[x, directions], &arguments)
 }
 
 pub(in super::super) fn gather_rows(gpu: &mut Gpu, a: &GatherRows<'_>) -> Result<(), Error> {

@@ -1,0 +1,45 @@
+//! `cargo xtask metal-check`: the Metal spelling of all kernels through the front end of clang,
+//! with real address spaces. Apple's compiler is not redistributed, so this is the nearest thing
+//! that runs everywhere; libclang comes from a Python package into a folder under target.
+
+use crate::ci::{finish, target_folder};
+use crate::kernel_check::{KERNELS, kernel_text};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The front end, pinned.
+const PACKAGE: &str = "libclang==18.1.1";
+
+/// Checks everything; the last line says ok.
+pub fn run(root: &Path) -> Result<()> {
+    let folder = target_folder(root)?.join("metal-check");
+    std::fs::create_dir_all(&folder)?;
+    let python = python(&folder)?;
+    let text = folder.join("kernels.metal");
+    std::fs::write(&text, kernel_text(root, "prelude_metal.h")?)?;
+    let mut command = Command::new(python);
+    command
+        .arg(root.join("xtask/src/metal_check.py"))
+        .args([&text, &root.join(KERNELS).join("check")]);
+    finish(&mut command).context("the Metal spelling has errors")?;
+    println!("metal-check: ok");
+    Ok(())
+}
+
+/// The interpreter of an environment with libclang, made at the first run.
+fn python(folder: &Path) -> Result<PathBuf> {
+    let environment = folder.join("python");
+    let (python, done) = (environment.join("bin/python"), environment.join("installed"));
+    if std::fs::read_to_string(&done).is_ok_and(|found| found == PACKAGE) {
+        return Ok(python);
+    }
+    let mut create = Command::new("python3");
+    create.args(["-m", "venv"]).arg(&environment);
+    finish(&mut create).context("python3 with venv is missing; on Debian: python3-venv")?;
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE]);
+    finish(&mut install).with_context(|| format!("{PACKAGE} could not be installed"))?;
+    std::fs::write(&done, PACKAGE)?;
+    Ok(python)
+}
