@@ -60,6 +60,18 @@ pub struct Call {
     pub notes: Vec<String>,
 }
 
+impl Call {
+    /// Answers that the request asks for: `n` to each prompt.
+    #[must_use]
+    pub fn choices(&self) -> usize {
+        let prompts = match &self.prompt {
+            Prompt::Conversation(_) => 1,
+            Prompt::Plain(prompts) => prompts.len(),
+        };
+        prompts.saturating_mul(self.n)
+    }
+}
+
 /// What the model reads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {

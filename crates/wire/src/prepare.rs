@@ -1,9 +1,12 @@
 //! A call to a prompt for one model, with how to read and how to bound what follows it.
 
 use ironstar_text::Segment;
-use ironstar_text::chat::{Release, Thinking};
+use ironstar_text::chat::{
+    Conversation, End, Message, Release, RenderOptions, Thinking, ToolChoice, render_replaying,
+};
 
-use crate::{ApiError, Call, CallMemory, ParserOptions};
+use crate::grammar::{self, Bounds};
+use crate::{ApiError, Call, CallMemory, Choice, ParserOptions, Prompt, Protocol};
 
 /// What a server knows of its model and its defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +17,9 @@ pub struct Profile {
     pub thinking: Thinking,
     /// Id of the token `｜DSML｜`; without one no call can be enforced.
     pub dsml_token: Option<u32>,
+    /// Whether the server tells the parser of `<think>` tokens
+    /// ([`ParserOptions::think_tokens`]).
+    pub think_tokens: bool,
 }
 
 /// A prompt and what follows from it.
@@ -32,11 +38,64 @@ pub struct Prepared {
 }
 
 /// Renders a conversation. `call_ids` is [`ParserOptions::call_ids`].
+///
+/// A call that must be made is not forced upon a model that reasons first: then the prompt is as
+/// for a free choice, and the grammar asks for the call after the reasoning.
 pub fn prepare(
-    _call: &Call,
-    _profile: &Profile,
-    _memory: &CallMemory,
-    _call_ids: &str,
+    call: &Call,
+    profile: &Profile,
+    memory: &CallMemory,
+    call_ids: &str,
 ) -> Result<Prepared, ApiError> {
-    Err(ApiError::unsupported("messages", "rendering is not there yet"))
+    let Prompt::Conversation(conversation) = &call.prompt else {
+        return Err(ApiError::invalid("prompt", "a plain prompt is not rendered"));
+    };
+    let thinking = call.thinking.unwrap_or(profile.thinking);
+    let thinks = thinking != Thinking::Off;
+    let must_call = matches!(call.tools.choice, Choice::Required | Choice::Named(_));
+    if must_call && profile.dsml_token.is_none() {
+        let message = "the model that is loaded has no token for calls, so none can be demanded; \
+                       use \"auto\"";
+        return Err(ApiError::unsupported("tool_choice", message));
+    }
+    let in_calls = must_call && !thinks && !call.continue_last;
+    let mut conversation = Conversation { ..conversation.clone() };
+    conversation.tool_choice = match call.tools.choice {
+        Choice::None => ToolChoice::None,
+        _ if in_calls => ToolChoice::Required,
+        _ => ToolChoice::Auto,
+    };
+    memory.restore(&mut conversation);
+    let end = if call.continue_last { End::ContinueLast } else { End::Answer };
+    let options = RenderOptions { release: profile.release, thinking, end };
+    let written =
+        |calls: &[ironstar_text::chat::ToolCall]| memory.written(calls).map(<[Segment]>::to_vec);
+    let segments = render_replaying(&conversation, &options, &written)
+        .map_err(|error| ApiError::invalid("messages", error.to_string()))?;
+    let bounds = Bounds {
+        release: profile.release,
+        dsml_token: profile.dsml_token,
+        in_calls,
+        tools: &call.tools,
+        format: &call.format,
+    };
+    let parser = ParserOptions {
+        release: profile.release,
+        reasoning: thinks && !(call.continue_last && answered(&conversation)),
+        think_tokens: profile.think_tokens,
+        in_calls,
+        tools: call.tools.clone(),
+        stop: call.stop.clone(),
+        call_ids: call_ids.to_owned(),
+        call_prefix: if call.protocol == Protocol::Messages { "toolu_" } else { "call_" },
+    };
+    Ok(Prepared { segments, thinking, parser, grammar: grammar::of_answer(&bounds) })
+}
+
+/// Whether the last message, which is to be continued, is past its reasoning.
+fn answered(conversation: &Conversation) -> bool {
+    match conversation.messages.last() {
+        Some(Message::Assistant(last)) => !last.content.is_empty() || !last.calls.is_empty(),
+        _ => false,
+    }
 }
