@@ -20,6 +20,18 @@ use crate::{Error, Segment};
 /// Control tokens stand only where this function put them; all text of the conversation is
 /// [`Segment::Text`]. The prompt ends where the model is to go on.
 pub fn render(conversation: &Conversation, options: &RenderOptions) -> Result<Vec<Segment>, Error> {
+    render_replaying(conversation, options, &|_| None)
+}
+
+/// Renders a conversation whose calls may be known as the model wrote them.
+///
+/// `written` is asked for every turn with calls. What it gives stands in place of the block that
+/// [`render`] would write, the blank line before it included; it must come from a model's answer.
+pub fn render_replaying(
+    conversation: &Conversation,
+    options: &RenderOptions,
+    written: &dyn Fn(&[ToolCall]) -> Option<Vec<Segment>>,
+) -> Result<Vec<Segment>, Error> {
     check(conversation, options)?;
     let tools: &[Tool] = match conversation.tool_choice {
         ToolChoice::None => &[],
@@ -29,7 +41,7 @@ pub fn render(conversation: &Conversation, options: &RenderOptions) -> Result<Ve
     let messages: Vec<&Message> =
         conversation.messages.iter().filter(|message| system_text(message) != Some("")).collect();
     let turns = turns(&messages, options.release);
-    let mut writer = Writer { prompt: Prompt::default(), options, tools };
+    let mut writer = Writer { prompt: Prompt::default(), options, tools, written };
     writer.prompt.special(BOS);
     writer.head(&messages, &conversation.response_format);
     for (at, turn) in turns.iter().enumerate() {
@@ -186,6 +198,7 @@ struct Writer<'a> {
     prompt: Prompt,
     options: &'a RenderOptions,
     tools: &'a [Tool],
+    written: &'a dyn Fn(&[ToolCall]) -> Option<Vec<Segment>>,
 }
 
 impl Writer<'_> {
@@ -316,8 +329,12 @@ impl Writer<'_> {
 
     fn answer(&mut self, assistant: &Assistant) {
         self.prompt.text(&assistant.content);
-        if !assistant.calls.is_empty() {
-            write_calls(&mut self.prompt, &assistant.calls, self.options.release);
+        if assistant.calls.is_empty() {
+            return;
+        }
+        match (self.written)(&assistant.calls) {
+            Some(segments) => segments.into_iter().for_each(|piece| self.prompt.segment(piece)),
+            None => write_calls(&mut self.prompt, &assistant.calls, self.options.release),
         }
     }
 

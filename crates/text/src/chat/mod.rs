@@ -16,7 +16,7 @@ mod layout;
 mod prompt;
 mod texts;
 
-pub use layout::render;
+pub use layout::{render, render_replaying};
 
 use super::Error;
 use super::json_text::{JsonText, parse_at};

@@ -28,6 +28,14 @@ impl Prompt {
         }
     }
 
+    /// A piece of an earlier prompt or answer.
+    pub(super) fn segment(&mut self, segment: Segment) {
+        match segment {
+            Segment::Text(text) => self.text(&text),
+            special @ Segment::Special(_) => self.segments.push(special),
+        }
+    }
+
     /// A fixed text of this program, in which markers are control tokens.
     pub(super) fn fixed(&mut self, text: &'static str) {
         let mut rest = text;
