@@ -103,6 +103,8 @@ pub struct Engine {
     pub(crate) model: Model,
     pub(crate) sampler: Sampler,
     pub(crate) store: Store,
+    /// What never changes of the store's key.
+    store_base: Key,
     pub(crate) options: EngineOptions,
     tokenizer: Option<Tokenizer>,
     observer: Option<Box<dyn Observer + Send>>,
@@ -172,12 +174,19 @@ impl Engine {
         if let Some(tokenizer) = found.and_then(|f| usize::try_from(f).ok()).filter(|f| *f > rows) {
             return Err(Error::Tokenizer { tokenizer, model: rows });
         }
-        let store = open_store(&model, backend.name(), &options, gguf.metadata())?;
+        let store_base = Key::new(&[
+            env!("CARGO_PKG_VERSION").as_bytes(),
+            backend.name().as_bytes(),
+            &[u8::from(options.float_products)],
+            &tokenizer_bytes(gguf.metadata())?,
+        ]);
+        let store = open_store(&model, &store_base, &options);
         Ok(Engine {
             backend,
             model,
             sampler: Sampler::default(),
             store,
+            store_base,
             options,
             tokenizer,
             observer: None,
@@ -226,6 +235,12 @@ impl Engine {
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// Stored states that belong to the model as it is now.
+    pub(crate) fn current_store(&mut self) -> &mut Store {
+        self.store.set_key(key_of(&self.model, &self.store_base));
+        &mut self.store
     }
 
     /// Waits until everything that was stored is on the disk, or given up.
@@ -287,23 +302,15 @@ impl Engine {
     }
 }
 
-/// A store whose key differs wherever the bits of a state could: model, drafter, settings,
-/// backend, this program's version; and the tokenizer, without which equal text is not equal
-/// tokens.
-fn open_store(
-    model: &Model,
-    backend: &str,
-    options: &EngineOptions,
-    metadata: &Metadata,
-) -> Result<Store, Error> {
-    let words = tokenizer_bytes(metadata)?;
-    let key = Key::new(&[
-        env!("CARGO_PKG_VERSION").as_bytes(),
-        &model.state_identity(),
-        backend.as_bytes(),
-        &[u8::from(options.float_products)],
-        &words,
-    ]);
+/// A key that differs wherever the bits of a state could: model, drafter, settings and steering,
+/// and in the base backend, arithmetic and this program's version; and the tokenizer, without
+/// which equal text is not equal tokens.
+fn key_of(model: &Model, base: &Key) -> Key {
+    Key::new(&[base.bytes(), &model.state_identity()])
+}
+
+fn open_store(model: &Model, base: &Key, options: &EngineOptions) -> Store {
+    let key = key_of(model, base);
     // A session of one block is larger than any part of a longer one.
     let context = BLOCK_TOKENS.min(model.shape().context);
     let plan = Model::memory_plan(model.shape(), context, model.options(), model.has_drafter());
@@ -315,13 +322,13 @@ fn open_store(
         file_bytes_max: part.saturating_add(logits).saturating_add(1 << 20),
     };
     let store = Store::new(key, settings);
-    Ok(match &options.store_dir {
+    match &options.store_dir {
         None => store,
         Some(folder) => {
             let folder = folder.join(key.folder());
             store.with_disk(Arc::new(Folder::new(folder)), Writing::Thread)
         }
-    })
+    }
 }
 
 /// What a file says of its vocabulary, one behind the other; nothing where there is none.

@@ -31,6 +31,8 @@ pub struct Session {
     restored: Option<Found>,
     /// Whether the last failure may have been that one's fault.
     pub(crate) forgiven: bool,
+    /// Whether it came from a snapshot that was steered otherwise than the model is.
+    is_foreign: bool,
     suspects: Suspects,
     dropped: Dropped,
 }
@@ -68,6 +70,7 @@ impl Session {
             pace: Pace::default(),
             restored: None,
             forgiven: false,
+            is_foreign: false,
             suspects,
             dropped,
         }
@@ -138,7 +141,8 @@ impl Session {
         let position = self.position();
         let logits = (position > 0 && self.logits_at == position).then(|| self.logits[..].into());
         let state = self.state().save(engine.backend.as_mut())?.into();
-        Ok(Snapshot { tokens: self.timeline[..].into(), position, state, logits })
+        let identity = self.is_shareable(engine).then(|| engine.model.state_identity().into());
+        Ok(Snapshot { tokens: self.timeline[..].into(), position, state, identity, logits })
     }
 
     /// Becomes what a snapshot holds, of this session or of another one of the same model;
@@ -155,7 +159,7 @@ impl Session {
     /// [`crate::EngineOptions::checkpoint_spacing`] tokens; the receipt tells when it is on disk.
     pub fn checkpoint(&mut self, engine: &mut Engine) -> Result<Receipt, Error> {
         let position = self.position();
-        if engine.store.is_off() || position == 0 {
+        if engine.current_store().is_off() || position == 0 || !self.is_shareable(engine) {
             return Ok(Receipt::none());
         }
         let (tokens, backend) = (&self.timeline[..position], engine.backend.as_mut());
@@ -171,9 +175,14 @@ impl Session {
         Ok(engine.store.insert(tokens, blocks, bytes, has_logits))
     }
 
+    /// Whether others may go on from its state: all of it was steered as the model is now.
+    fn is_shareable(&self, engine: &Engine) -> bool {
+        !self.is_foreign && engine.model.is_steered_alike(self.state())
+    }
+
     /// A checkpoint, unless one is so near that rings or a short step lead here as well.
     pub(crate) fn checkpoint_if_far(&mut self, engine: &mut Engine) -> Result<(), Error> {
-        let nearest = engine.store.nearest(&self.timeline[..self.position()]);
+        let nearest = engine.current_store().nearest(&self.timeline[..self.position()]);
         if self.position() - nearest >= ROLLBACK_ROWS {
             self.checkpoint(engine)?;
         }
@@ -232,7 +241,8 @@ impl Session {
             if to < self.state().rewind_floor() { 0 } else { to }
         };
         for _ in 0..LOADS_MAX {
-            let found = engine.store.find(tokens, most).filter(|found| found.position() > live);
+            let found =
+                engine.current_store().find(tokens, most).filter(|found| found.position() > live);
             let Some(found) = found else { break };
             self.go_back(live)?;
             if self.load_stored(engine, &found, tokens, common / BLOCK_TOKENS)? {
@@ -248,6 +258,7 @@ impl Session {
         let position = self.position();
         self.state_mut().truncate(live)?;
         self.timeline.truncate(live);
+        self.is_foreign &= live > 0;
         if live != position {
             self.logits_at = 0;
         }
@@ -290,6 +301,8 @@ impl Session {
                 return Err(error.into());
             }
         }
+        engine.model.adopt(self.state_mut());
+        self.is_foreign = false;
         self.timeline = tokens[..position].to_vec();
         self.logits_at = 0;
         if !logits.is_empty() {
@@ -307,6 +320,11 @@ impl Session {
         if let Err(error) = restored {
             self.recover();
             return Err(error.into());
+        }
+        let identity = engine.model.state_identity();
+        self.is_foreign = snapshot.identity.as_deref() != Some(&identity[..]);
+        if !self.is_foreign {
+            engine.model.adopt(self.state_mut());
         }
         self.timeline = snapshot.tokens[..snapshot.position].to_vec();
         self.logits_at = 0;

@@ -12,6 +12,9 @@ pub struct Snapshot {
     pub(crate) position: usize,
     /// Bytes of [`ironstar_model::State::save`].
     pub(crate) state: Arc<[u8]>,
+    /// What it belongs to, steering included ([`ironstar_model::Model::state_identity`]); nothing
+    /// where steering changed on the way.
+    pub(crate) identity: Option<Arc<[u8]>>,
     /// Logits of the last evaluated token.
     pub(crate) logits: Option<Arc<[f32]>>,
 }

@@ -10,9 +10,10 @@ use ironstar_device::{
     MatrixSource, Project, ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, Steer, Step,
     StoreWindow,
 };
+use ironstar_engine::scheduler::{Event, FakeClock, Limits, Request, RequestId, Scheduler};
 use ironstar_engine::{Blame, CancelFlag, Control, Engine, EngineOptions, Generate};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The CPU, but the operation that takes the fuse to 0 fails, and all after it until the fuse is
 /// reset.
@@ -22,11 +23,16 @@ struct Faulty {
 }
 
 #[derive(Clone)]
-struct Fuse(Arc<AtomicU64>);
+struct Fuse(Arc<AtomicU64>, Arc<AtomicBool>);
 
 impl Fuse {
     fn set(&self, operations: u64) {
         self.0.store(operations, Ordering::Relaxed);
+    }
+
+    /// The next step fails at its beginning, and no other.
+    fn fail_a_step(&self) {
+        self.1.store(true, Ordering::Relaxed);
     }
 
     fn mend(&self) {
@@ -92,6 +98,9 @@ impl Backend for Faulty {
     }
     fn begin(&mut self, step: &Step) -> Result<(), Error> {
         self.fuse.burn()?;
+        if self.fuse.1.swap(false, Ordering::Relaxed) {
+            return Err(Error::Memory { device: "faulty", what: "one step".into(), wanted: 1 });
+        }
         self.cpu.begin(step)
     }
     fn finish(&mut self) -> Result<(), Error> {
@@ -108,7 +117,7 @@ impl Backend for Faulty {
 }
 
 fn faulty() -> (Engine, Fuse) {
-    let fuse = Fuse(Arc::new(AtomicU64::new(u64::MAX)));
+    let fuse = Fuse(Arc::new(AtomicU64::new(u64::MAX)), Arc::default());
     let cpu = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
     let backend = Box::new(Faulty { cpu, fuse: fuse.clone() });
     let (tiny, options) = (tiny(96), EngineOptions { checkpoint_spacing: 100, ..options() });
@@ -195,4 +204,95 @@ fn a_failed_restore_leaves_a_session() {
     fuse.mend();
     session.restore(&mut engine, &shot).unwrap();
     assert_eq!(logits(&session), wanted);
+}
+
+/// An engine that has stored this prompt.
+fn stored(prompt: &[u32]) -> (Engine, Fuse) {
+    let (mut engine, fuse) = faulty();
+    let mut session = engine.session(400).unwrap();
+    sync(&mut session, &mut engine, prompt);
+    (engine, fuse)
+}
+
+#[test]
+fn a_stored_state_whose_first_step_fails_is_set_aside_and_the_prompt_is_read() {
+    let prompt = Dice::new(8).tokens(270, 96);
+    let longer = [&prompt[..], &[4, 5, 6]].concat();
+    let what = Generate { seed: 9, tokens_max: Some(20), ..Generate::default() };
+    let (mut healthy, wanted) = (engine(), logits_of(&longer));
+    let mut session = healthy.session(400).unwrap();
+    sync(&mut session, &mut healthy, &prompt);
+    let (answer, _) = common::generate(&mut session, &mut healthy, &what);
+
+    let (mut engine, fuse) = stored(&prompt);
+    let mut session = engine.session(400).unwrap();
+    fuse.fail_a_step();
+    let report = sync(&mut session, &mut engine, &longer);
+    assert_eq!((report.reused, report.evaluated), (0, 273), "read from the beginning");
+    assert_eq!(logits(&session), wanted);
+    let mut other = engine.session(400).unwrap();
+    assert_eq!(sync(&mut other, &mut engine, &longer).reused, 273, "and stored anew");
+
+    // Restored whole, with logits: the first step is that of an answer.
+    let (mut engine, fuse) = stored(&prompt);
+    let mut session = engine.session(400).unwrap();
+    assert_eq!(sync(&mut session, &mut engine, &prompt).reused, 270);
+    fuse.fail_a_step();
+    assert!(common::generate(&mut session, &mut engine, &what).0 == answer);
+
+    // A failure that no stored state can be blamed for is told.
+    engine.forget_checkpoints();
+    let mut session = engine.session(400).unwrap();
+    fuse.fail_a_step();
+    assert!(session.sync(&mut engine, &prompt, &mut |_| {}, &CancelFlag::default()).is_err());
+}
+
+fn logits_of(tokens: &[u32]) -> Vec<u32> {
+    let mut engine = engine();
+    let mut session = engine.session(400).unwrap();
+    sync(&mut session, &mut engine, tokens);
+    logits(&session)
+}
+
+#[test]
+fn a_request_survives_the_stored_state_that_fails() {
+    let prompt = Dice::new(8).tokens(270, 96);
+    for (others, extra) in [(0, 0), (0, 5), (2, 0), (2, 5)] {
+        let (engine, fuse) = stored(&prompt);
+        let clock = Box::new(FakeClock::default());
+        let mut scheduler = Scheduler::new(engine, clock, Limits::default());
+        let mut answers = Vec::new();
+        let mut ask = |scheduler: &mut Scheduler<Engine>, prompt: &[u32], id: u64| {
+            let told: Arc<Mutex<(Vec<u32>, String)>> = Arc::default();
+            let what = Generate { seed: 9, tokens_max: Some(12), ..Generate::default() };
+            let request = Request { prompt: prompt.to_vec(), what, ..Request::default() };
+            let heard = told.clone();
+            let sink = move |event: Event| {
+                match event {
+                    Event::Token(token) => heard.lock().unwrap().0.push(token.id),
+                    Event::Done { finish, .. } => heard.lock().unwrap().1 = format!("{finish:?}"),
+                    Event::Failed { failure, .. } => heard.lock().unwrap().1 = failure.to_string(),
+                    _ => {}
+                }
+                Control::Continue
+            };
+            scheduler.submit(RequestId(id), request, Box::new(sink));
+            answers.push((prompt.to_vec(), told));
+        };
+        (0..others).for_each(|id| ask(&mut scheduler, &Dice::new(20 + id).tokens(40, 96), id));
+        (0..others).for_each(|_| assert!(scheduler.turn()));
+        ask(&mut scheduler, &[&prompt[..], &vec![3; extra]].concat(), 9);
+        fuse.fail_a_step();
+        while scheduler.turn() {}
+        for (prompt, told) in &answers {
+            let (tokens, end) = &*told.lock().unwrap();
+            assert_eq!(end, "TokensMax", "{others} others, {extra} more tokens");
+            let mut healthy = common::engine();
+            let mut session = healthy.session(400).unwrap();
+            sync(&mut session, &mut healthy, prompt);
+            let what = Generate { seed: 9, tokens_max: Some(12), ..Generate::default() };
+            let wanted = common::generate(&mut session, &mut healthy, &what).0;
+            assert_eq!(*tokens, wanted.iter().map(|t| t.id).collect::<Vec<_>>());
+        }
+    }
 }

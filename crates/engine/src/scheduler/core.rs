@@ -543,6 +543,10 @@ impl<S: Source> Scheduler<S> {
             return items.iter().map(lost).collect();
         }
         if let [item] = items {
+            let session = &mut self.active[item.index].session;
+            if self.source.retries(session) {
+                return Vec::new();
+            }
             return vec![(item.index, Err(failure))];
         }
         self.suspects = items.iter().map(|item| self.active[item.index].id).collect();

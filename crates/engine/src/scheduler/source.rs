@@ -84,6 +84,13 @@ pub trait Source {
         logits: Option<&[f32]>,
     ) -> Result<(), Error>;
 
+    /// Whether the session's last failure may be the fault of a stored state that it came from: that
+    /// is set aside now, and the session, at an earlier position, is worth another try.
+    fn retries(&mut self, session: &mut Self::Session) -> bool {
+        let _none_is_stored = session;
+        false
+    }
+
     /// The end of a prompt: a place that others may start from.
     fn mark(&mut self, session: &mut Self::Session) -> Result<(), Error>;
 
@@ -188,6 +195,10 @@ impl Source for Engine {
             session.checkpoint(self)?;
         }
         Ok(())
+    }
+
+    fn retries(&mut self, session: &mut Session) -> bool {
+        std::mem::take(&mut session.forgiven)
     }
 
     fn mark(&mut self, session: &mut Session) -> Result<(), Error> {

@@ -1,5 +1,6 @@
 //! How work reaches the disk: a thread that writes, threads that read ahead, or neither.
 
+use super::chain::Key;
 use super::file::{Name, Payload};
 use super::writer::{Save, Shared, Writer};
 use super::{LoadError, READ_AHEAD, READERS, Writing};
@@ -21,13 +22,14 @@ pub(super) enum Job {
 /// Who writes.
 pub(super) enum Lane {
     Thread { jobs: Option<SyncSender<Job>>, thread: Option<JoinHandle<()>> },
-    OnFlush { writer: Box<Writer>, jobs: VecDeque<Job> },
+    Here { writer: Box<Writer>, jobs: VecDeque<Job>, at_once: bool },
 }
 
 impl Lane {
     pub fn new(mut writer: Writer, writing: Writing) -> Lane {
-        if writing == Writing::OnFlush {
-            return Lane::OnFlush { writer: Box::new(writer), jobs: VecDeque::new() };
+        if writing != Writing::Thread {
+            let at_once = writing == Writing::AtOnce;
+            return Lane::Here { writer: Box::new(writer), jobs: VecDeque::new(), at_once };
         }
         let (jobs, received) = mpsc::sync_channel(QUEUE_MAX);
         let body = move || received.into_iter().for_each(|job| run(&mut writer, job));
@@ -57,8 +59,11 @@ impl Lane {
             }
         }
         let refused = match self {
-            Lane::OnFlush { jobs, .. } => {
+            Lane::Here { writer, jobs, at_once } => {
                 jobs.push_back(Job::Save(save));
+                if *at_once {
+                    jobs.drain(..).for_each(|job| run(writer, job));
+                }
                 None
             }
             Lane::Thread { jobs: Some(jobs), .. } => match jobs.try_send(Job::Save(save)) {
@@ -75,7 +80,7 @@ impl Lane {
     /// Asks for a look at the folder, some time soon.
     pub fn refresh(&mut self) {
         match self {
-            Lane::OnFlush { jobs, .. } => {
+            Lane::Here { jobs, .. } => {
                 if !matches!(jobs.back(), Some(Job::Refresh)) {
                     jobs.push_back(Job::Refresh);
                 }
@@ -90,7 +95,7 @@ impl Lane {
     /// Returns when all that was sent is done.
     pub fn flush(&mut self) {
         match self {
-            Lane::OnFlush { writer, jobs } => jobs.drain(..).for_each(|job| run(writer, job)),
+            Lane::Here { writer, jobs, .. } => jobs.drain(..).for_each(|job| run(writer, job)),
             Lane::Thread { jobs: Some(jobs), .. } => {
                 let (sender, done) = mpsc::sync_channel(1);
                 if jobs.send(Job::Flush(sender)).is_ok() {
@@ -127,6 +132,7 @@ fn run(writer: &mut Writer, job: Job) {
 
 /// A node that is to be loaded: from memory if it is held there.
 pub(super) struct Wanted<'t> {
+    pub key: Key,
     pub name: Name,
     pub tokens: &'t [u32],
     pub held: Option<Payload>,
@@ -141,8 +147,8 @@ pub(super) fn read_plainly<E>(
     wanted: &[Wanted<'_>],
     take: Take<'_, E>,
 ) -> Result<(), LoadError<E>> {
-    for (index, Wanted { name, tokens, held }) in wanted.iter().enumerate() {
-        let read = || shared.and_then(|shared| shared.read(name, tokens));
+    for (index, Wanted { key, name, tokens, held }) in wanted.iter().enumerate() {
+        let read = || shared.and_then(|shared| shared.read(key, name, tokens));
         let payload = held.clone().or_else(read).ok_or(LoadError::Lost)?;
         take(index, *name, payload)?;
     }
@@ -167,7 +173,7 @@ pub(super) fn read_ahead<E>(
                 from_disk.iter().skip(reader).step_by(READERS).copied().collect();
             let body = move || {
                 for wanted in mine {
-                    let payload = shared.read(&wanted.name, wanted.tokens);
+                    let payload = shared.read(&wanted.key, &wanted.name, wanted.tokens);
                     let lost = payload.is_none();
                     if sender.send(payload).is_err() || lost {
                         break;

@@ -68,7 +68,9 @@ impl Default for Settings {
 pub enum Writing {
     /// A thread.
     Thread,
-    /// [`Store::flush`], for simulations.
+    /// Whoever inserts; for simulations.
+    AtOnce,
+    /// [`Store::flush`]; for simulations.
     OnFlush,
 }
 
@@ -168,7 +170,7 @@ impl Store {
     #[must_use]
     pub fn with_disk(mut self, disk: Arc<dyn Disk>, writing: Writing) -> Store {
         let Settings { disk_bytes, file_bytes_max, .. } = self.settings;
-        let shared = Arc::new(Shared::new(disk, self.key, disk_bytes, file_bytes_max));
+        let shared = Arc::new(Shared::new(disk, disk_bytes, file_bytes_max));
         let mut writer = Writer::new(shared.clone());
         writer.open();
         self.disk = Some((shared, Lane::new(writer, writing)));
@@ -179,6 +181,12 @@ impl Store {
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
+    }
+
+    /// From now on only what belongs to another key is seen; the rest stays, for when its key comes
+    /// back.
+    pub fn set_key(&mut self, key: Key) {
+        self.key = key;
     }
 
     /// Its limits.
@@ -287,7 +295,7 @@ impl Store {
         let mut wanted = Vec::new();
         let mut add = |name: Name, tokens: &'t [u32]| {
             let held = self.ram.get(&name.id).map(|node| node.payload.clone());
-            wanted.push(lane::Wanted { name, tokens, held });
+            wanted.push(lane::Wanted { key: self.key, name, tokens, held });
         };
         for block in first..found.blocks() {
             let position = (block + 1) * BLOCK_TOKENS;
@@ -412,7 +420,8 @@ impl Store {
             }
         }
         let receipt = Receipt::default();
-        let save = Save { parts, chain: found.ids().collect(), receipt: receipt.clone() };
+        let save =
+            Save { key: self.key, parts, chain: found.ids().collect(), receipt: receipt.clone() };
         lane.send(shared, save);
         receipt
     }

@@ -93,6 +93,7 @@ impl Part {
 /// A checkpoint and all that it needs.
 #[derive(Debug)]
 pub(super) struct Save {
+    pub key: Key,
     pub parts: Vec<Part>,
     /// Names of all nodes of the way, written now or before.
     pub chain: Vec<Id>,
@@ -153,7 +154,6 @@ impl View {
 /// What the engine's thread and the writer's share.
 pub(super) struct Shared {
     pub disk: Arc<dyn Disk>,
-    pub key: Key,
     /// Most bytes of all files.
     pub limit: u64,
     /// Most bytes of one.
@@ -162,8 +162,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(disk: Arc<dyn Disk>, key: Key, limit: u64, file_max: u64) -> Shared {
-        Shared { disk, key, limit, file_max, view: Mutex::default() }
+    pub fn new(disk: Arc<dyn Disk>, limit: u64, file_max: u64) -> Shared {
+        Shared { disk, limit, file_max, view: Mutex::default() }
     }
 
     pub fn view(&self) -> MutexGuard<'_, View> {
@@ -171,11 +171,11 @@ impl Shared {
     }
 
     /// Reads a node that the view has. One that is not there or not sound leaves the view.
-    pub fn read(&self, name: &Name, tokens: &[u32]) -> Option<Payload> {
+    pub fn read(&self, key: &Key, name: &Name, tokens: &[u32]) -> Option<Payload> {
         let text = name.text();
         let read = self.disk.read(&text, self.file_max);
         let opened = match read {
-            Ok(bytes) => file::open(bytes, &self.key, name, tokens).map_err(Lost::Damaged),
+            Ok(bytes) => file::open(bytes, key, name, tokens).map_err(Lost::Damaged),
             Err(error) => Err(Lost::Unread(error)),
         };
         let lost = match opened {
@@ -355,7 +355,7 @@ impl Writer {
         };
         self.remove(gone);
         for part in &todo {
-            self.write_one(part)?;
+            self.write_one(&save.key, part)?;
         }
         let disk = &self.shared.disk;
         disk.sync_folder().map_err(|e| Refusal::Disk("sync the state folder", e))?;
@@ -368,13 +368,12 @@ impl Writer {
         Ok(())
     }
 
-    fn write_one(&mut self, part: &Part) -> Result<(), Refusal> {
+    fn write_one(&mut self, key: &Key, part: &Part) -> Result<(), Refusal> {
         let owner = self.owner().map_err(|e| Refusal::Disk("write to the state folder", e))?;
         self.written += 1;
         let temporary = format!("{owner}-{}{TEMPORARY}", self.written);
         let disk = &self.shared.disk;
-        let [head, checksum] =
-            file::frame(&self.shared.key, &part.name, &part.tokens, &part.payload);
+        let [head, checksum] = file::frame(key, &part.name, &part.tokens, &part.payload);
         let written = disk
             .create(&temporary, &[&head, &part.payload, &checksum])
             .and_then(|()| disk.rename(&temporary, &part.name.text()));

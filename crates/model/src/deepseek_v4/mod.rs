@@ -185,6 +185,14 @@ impl Model {
         self.steering.as_ref().map(|steering| steering.scales)
     }
 
+    /// Whether all of a state was evaluated under the steering in force, so that another session
+    /// may go on from it.
+    #[must_use]
+    pub fn is_steered_alike(&self, state: &State) -> bool {
+        let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();
+        state.is_steered(&steering)
+    }
+
     /// Says that a restored state was made under the steering in force.
     pub fn adopt(&self, state: &mut State) {
         let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();

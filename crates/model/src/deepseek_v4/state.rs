@@ -329,6 +329,10 @@ impl State {
         self.written = self.position;
     }
 
+    pub(super) fn is_steered(&self, steering: &[u8]) -> bool {
+        !self.is_mixed && self.steering == steering
+    }
+
     pub(super) fn adopt(&mut self, steering: Vec<u8>) {
         (self.steering, self.is_mixed) = (steering, false);
     }
