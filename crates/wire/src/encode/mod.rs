@@ -65,9 +65,14 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The bytes on the wire, the empty line included.
+    /// The bytes on the wire, the empty line included. Line ends in the JSON, which can only be
+    /// white space that a client sent, become spaces: each would end the event's data.
     #[must_use]
     pub fn to_sse(&self) -> String {
+        if self.data.contains(['\n', '\r']) {
+            let data = self.data.replace(['\n', '\r'], " ");
+            return Frame { event: self.event, data }.to_sse();
+        }
         match (self.event, self.data.as_str()) {
             (None, "") => ": keep-alive\n\n".to_owned(),
             (None, data) => format!("data: {data}\n\n"),
