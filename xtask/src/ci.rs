@@ -3,7 +3,7 @@
 //! Three kinds of build are made and no more: check (clippy and rustdoc share it), dev (tests and
 //! the fuzz driver) and release (the binary). One target folder holds all of them.
 
-use crate::{kernel_check, tidy};
+use crate::{clients, kernel_check, metal_check, tidy};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,16 +16,18 @@ const ANSWER_BYTES: usize = 20;
 
 type Step = (&'static str, &'static str, fn(&Path) -> Result<()>);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 11] = [
     ("fmt", "cargo fmt --check", fmt),
     ("tidy", "the rules of the house", tidy::run),
     ("kernels", "the kernels compile for every CUDA architecture", kernel_check::run),
+    ("metal", "the Metal spelling of the kernels has no errors", metal_check::run),
     ("clippy", "clippy on everything, warnings are errors", clippy),
     ("doc", "rustdoc without warnings", doc),
     ("test", "all tests of the workspace", test),
     ("fuzz", "every fuzz target for a few seconds", fuzz),
     ("release", "the release build of the binary", release),
     ("smoke", "the first command of README.md answers, from any folder", smoke),
+    ("clients", "the SDKs of OpenAI and Anthropic against the server", clients),
 ];
 
 /// Prints the steps.
@@ -121,6 +123,11 @@ fn smoke(root: &Path) -> Result<()> {
     }
     println!("ci: smoke: `ironstar {command}` took {:.1} s", begun.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Uses the binary of the release step.
+fn clients(root: &Path) -> Result<()> {
+    clients::run(root, &target_folder(root)?)
 }
 
 /// Splits at spaces, with double quotes as the only other syntax.

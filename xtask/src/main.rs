@@ -5,8 +5,10 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
 mod ci;
+mod clients;
 mod fuzz;
 mod kernel_check;
+mod metal_check;
 mod tidy;
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +22,8 @@ cargo xtask tidy [--root DIR]
     The rules of the house that no compiler checks. Exceptions: xtask/tidy-exceptions.txt.
 cargo xtask kernel-check
     The CUDA kernels through NVRTC for every architecture, with registers and spills; no GPU.
+cargo xtask metal-check
+    The Metal spelling of the kernels through clang's front end; no Mac.
 cargo xtask fuzz [--target NAME] [--seconds N] [--seed N] [--list] [--export DIR]
     Mutated inputs for every parser of outside bytes; docs/testing.md says more.";
 
@@ -43,6 +47,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["tidy"] => tidy::run(&root),
         ["tidy", "--root", folder] => tidy::run(&PathBuf::from(folder)),
         ["kernel-check"] => kernel_check::run(&root),
+        ["metal-check"] => metal_check::run(&root),
         ["fuzz", rest @ ..] => fuzz::run(&root, rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");

@@ -23,6 +23,7 @@ use ironstar_engine::Speculation;
 use ironstar_engine::sampler::Settings;
 use ironstar_engine::scheduler::scripted::{Fault, Reply, Script};
 use ironstar_engine::scheduler::{Client, Limits, Scheduler, SystemClock, spawn};
+use ironstar_text::chat::{Effort, Release, Thinking};
 use ironstar_text::{PRE_TOKENIZER, Parts, Tokenizer};
 use ironstar_wire::Profile;
 use serde::Deserialize;
@@ -49,6 +50,9 @@ pub struct Playbook {
     /// Most sessions at a time.
     #[serde(default = "default_sessions")]
     pub sessions: usize,
+    /// Whether the model reasons where a request does not say.
+    #[serde(default = "default_thinking")]
+    pub thinking: bool,
     /// Most rows of a step.
     #[serde(default = "default_rows")]
     pub step_rows: usize,
@@ -70,6 +74,10 @@ fn default_reuse() -> bool {
 
 fn default_sessions() -> usize {
     64
+}
+
+fn default_thinking() -> bool {
+    true
 }
 
 fn default_rows() -> usize {
@@ -169,13 +177,14 @@ impl Playbook {
         let vocabulary = script.facts.vocabulary;
         let scheduler = Scheduler::new(script, Box::new(SystemClock::default()), limits);
         let (client, thread) = spawn(scheduler)?;
+        let thinking = if self.thinking { Thinking::On(Effort::High) } else { Thinking::Off };
         let dsml_token = tokenizer.special("｜DSML｜");
         let model = Model {
             name: "scripted".to_owned(),
             aliases: Vec::new(),
             vocabulary,
             context: self.context,
-            profile: Profile { dsml_token, ..Profile::default() },
+            profile: Profile { release: Release::V0731, thinking, dsml_token, ..Profile::default() },
             settings: Settings::greedy(),
             speculation: Speculation::Off,
             tokenizer,

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Longest wait of a test for anything.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server on a port of its own; it is stopped when dropped.
 pub struct Running {
@@ -167,8 +167,9 @@ impl Reply {
 
     /// Data of a stream as JSON, without `[DONE]`.
     pub fn data(&self) -> Vec<Value> {
-        let json = |data: &String| serde_json::from_str(data).ok();
-        self.events().iter().filter_map(|(_, data)| json(data)).collect()
+        let events = self.events();
+        let data = events.iter().map(|(_, data)| data).filter(|data| *data != "[DONE]");
+        data.map(|data| serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {data}"))).collect()
     }
 }
 

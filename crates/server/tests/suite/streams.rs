@@ -10,10 +10,10 @@ const PLAY: &str = r#"{"replies": [
       "<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Rome \\\"x\\\"</｜DSML｜parameter>\n",
       "<｜DSML｜parameter name=\"id\" string=\"false\">12345678901234567890</｜DSML｜parameter>\n",
       "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"]},
-    {"last": ["think"], "text": ["I think so.</think>Yes, \u00e9\ud83d\udc4b!"]},
+    {"last": ["ponder"], "text": ["I think so.</think>Yes, \u00e9\ud83d\udc4b!"]},
     {"last": ["cut"], "text": [[240, 159], [145], [139], "more"]},
     {"last": ["stop"], "text": ["ab", "cd", "ef"]}
-], "other": ["Hello."]}"#;
+], "thinking": false, "other": ["Hello."]}"#;
 
 const TOOLS: &str = r#", "tools": [{"type": "function", "function": {"name": "get_weather",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "id": {"type": "integer"}}}}}]"#;
@@ -303,7 +303,7 @@ fn tokens_are_counted_as_usage_counts_them() {
 #[test]
 fn streams_side_by_side_are_what_they_are_alone() {
     let server = start(PLAY);
-    let bodies: Vec<String> = ["tools", "think", "stop", "hi"]
+    let bodies: Vec<String> = ["tools", "ponder", "stop", "hi"]
         .iter()
         .map(|text| chat(text, &format!("{THINK}{TOOLS}{STREAM}")))
         .collect();
