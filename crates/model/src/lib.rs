@@ -33,5 +33,5 @@ pub use error::{Blame, Error};
 pub use fingerprint::Fingerprint;
 pub use ironstar_device::{ROLLBACK_ROWS, Span, Step};
 pub use options::{Options, PlanLine, Progress, RowStorage};
-pub use request::{At, Logits, LogitsFor, Observer, Output, Wanted, What};
+pub use request::{At, Drafted, Logits, LogitsFor, Observer, Output, Wanted, What};
 pub use steering::{Directions, STEERING_SCALE_MAX, SteeringScales};

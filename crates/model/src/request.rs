@@ -66,11 +66,32 @@ impl Logits {
         &self.values[index * self.vocabulary..(index + 1) * self.vocabulary]
     }
 
+    /// The largest logit's token, the lowest of equals; none where there is no number.
+    #[must_use]
+    pub fn likeliest(logits: &[f32]) -> Option<u32> {
+        let best = (0..logits.len())
+            .filter(|&i| logits[i] > f32::NEG_INFINITY)
+            .min_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)))?;
+        u32::try_from(best).ok()
+    }
+
     /// All rows behind one another.
     #[must_use]
     pub fn values(&self) -> &[f32] {
         &self.values
     }
+}
+
+/// Guesses of a drafter, each the likeliest token of its row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Drafted {
+    /// The guesses.
+    pub tokens: Vec<u32>,
+    /// Logits that they were taken from.
+    pub logits: Logits,
+    /// Logit of each guess's surviving, given those before it; empty where the drafter has no such
+    /// head.
+    pub confidence: Vec<f32>,
 }
 
 /// Looks at a pass while it runs (`--debug steps`, tests); reading costs a wait at each point.
@@ -86,7 +107,7 @@ pub trait Observer {
 /// A point of the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct At {
-    /// Layer; the draft block counts as the one after the last.
+    /// Layer; draft blocks count as those after the last.
     pub layer: usize,
     /// What is seen there.
     pub what: What,

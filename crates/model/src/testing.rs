@@ -4,7 +4,9 @@
 //! shipped; the models `flash` and `pro` are those of the oracle
 //! (`tests/golden/make/oracle/make_tiny_v4.py`), value by value.
 
-use crate::deepseek_v4::{Field, Kind, Shape, TensorSpec, drafter_specs, tensor_specs};
+use crate::deepseek_v4::{
+    Field, Kind, Shape, SparkShape, TensorSpec, drafter_specs, spark_specs, tensor_specs,
+};
 use ironstar_gguf::{Gguf, TensorKind, Value, Writer};
 use ironstar_quant::Format;
 use std::io::Cursor;
@@ -93,6 +95,37 @@ impl Tiny {
         let metadata =
             vec![("general.architecture".into(), Value::String("deepseek4_mtp_support".into()))];
         self.file(&drafter_specs(&self.shape), metadata, encode)
+    }
+
+    /// A DSpark drafter of three stages on the last three layers, with every matrix in F32.
+    #[must_use]
+    pub fn dspark(&self) -> Gguf {
+        self.dspark_as(&floats)
+    }
+
+    /// The DSpark drafter, each tensor encoded by a function of its table entry and values.
+    #[must_use]
+    pub fn dspark_as(&self, encode: &dyn Fn(&TensorSpec, &[f32]) -> Encoded) -> Gguf {
+        self.dspark_of(&self.spark(), encode)
+    }
+
+    /// A DSpark drafter of these numbers.
+    #[must_use]
+    pub fn dspark_of(
+        &self,
+        spark: &SparkShape,
+        encode: &dyn Fn(&TensorSpec, &[f32]) -> Encoded,
+    ) -> Gguf {
+        self.file(&spark_specs(&self.shape, spark), spark.to_metadata(&self.shape), encode)
+    }
+
+    /// Numbers of [`Tiny::dspark`].
+    #[must_use]
+    pub fn spark(&self) -> SparkShape {
+        let layers = self.shape.layers;
+        let noise = u32::try_from(self.shape.vocabulary - 1).expect("a small vocabulary");
+        let targets = (layers.saturating_sub(3)..layers).collect();
+        SparkShape { stages: 3, block: 5, rank: 32, noise, targets }
     }
 
     fn file(
@@ -199,7 +232,8 @@ fn distribution(spec: &TensorSpec) -> (f64, f64) {
     let columns = f64::from(u32::try_from(spec.dims[0]).expect("a tiny model"));
     let linear = |gain: f64| (0.0, gain / columns.sqrt());
     match spec.field {
-        F::Embedding => (0.0, 1.0),
+        F::Embedding | F::SparkMarkovEmbedding => (0.0, 1.0),
+        F::SparkConfidence => linear(0.25),
         F::HcAttnMatrix | F::HcFfnMatrix | F::HeadMatrix => (0.0, 1.0 / columns.sqrt()),
         F::HcAttnBase | F::HcFfnBase | F::HeadBase => (0.0, 0.8),
         F::HcAttnScale | F::HcFfnScale | F::HeadScale => (0.7, 0.2),

@@ -5,12 +5,13 @@
 //! pair (streams at t, token t + 1), so every step of the backbone feeds the ring with the pairs it
 //! completes: the streams of its rows shifted by one, the first taken from what the session kept of
 //! the last step. The ring is then complete however positions were cut into steps, and lies one
-//! position behind.
+//! position behind. A chain of guesses feeds the block its own streams, and writes the rows of its
+//! positions ahead of what lives.
 
 use super::forward::{Pass, Run};
-use super::load::{Drafter, Weights};
-use super::state::{STREAM_SLOTS, State};
-use crate::{Error, Logits};
+use super::load::{Mtp, Weights};
+use super::state::{CHAIN_MAX, DraftState, STREAM_SLOTS, State, draft_slots};
+use crate::{Drafted, Error, Logits};
 use ironstar_device::{AddToStreams, Buffer, Embed, GatherRows, Span, Step, StoreWindow};
 
 /// A step of the draft block and the rows of the backbone's step that it belongs to.
@@ -42,16 +43,18 @@ impl Feed {
     }
 }
 
-fn draft_run(pass: &Pass<'_>, x: Buffer, rings: Vec<Buffer>, store: bool) -> Run {
+fn draft_run(pass: &Pass<'_>, x: Buffer, rings: Vec<Buffer>) -> Run {
     Run {
         layer: pass.shape.layers,
         ratio: 0,
         swiglu_limit: pass.shape.draft_swiglu_limit(),
         x,
         rings,
+        capacity: draft_slots(pass.shape),
+        mutual: false,
         compressors: Vec::new(),
         indexes: Vec::new(),
-        store,
+        store: true,
     }
 }
 
@@ -60,7 +63,7 @@ fn draft_run(pass: &Pass<'_>, x: Buffer, rings: Vec<Buffer>, store: bool) -> Run
 pub(super) fn feed(
     pass: &mut Pass<'_>,
     weights: &Weights,
-    drafter: &Drafter,
+    drafter: &Mtp,
     step: &Step,
     states: &[&mut State],
     wanted: Vec<usize>,
@@ -92,7 +95,7 @@ pub(super) fn feed(
     pass.backend.begin(&feed.step)?;
     pass.rows = feed.rows.len();
     enter(pass, weights, drafter)?;
-    let run = draft_run(pass, scratch.x, rings, true);
+    let run = draft_run(pass, scratch.x, rings);
     if wanted.is_empty() {
         pass.kv_only(&drafter.block, &run)?;
         return Ok(Logits { vocabulary: pass.shape.vocabulary, ..Logits::default() });
@@ -109,10 +112,46 @@ pub(super) fn feed(
 pub(super) fn guess(
     pass: &mut Pass<'_>,
     weights: &Weights,
-    drafter: &Drafter,
+    drafter: &Mtp,
     state: &State,
     next_token: u32,
 ) -> Result<Logits, Error> {
+    let (draft, last) = begin(pass, state)?;
+    link(pass, weights, drafter, draft, (next_token, last))
+}
+
+/// A chain of greedy guesses after `next_token`: each from the streams that the block made of the
+/// one before.
+pub(super) fn chain(
+    pass: &mut Pass<'_>,
+    weights: &Weights,
+    drafter: &Mtp,
+    state: &State,
+    next_token: u32,
+    most: usize,
+) -> Result<Drafted, Error> {
+    let (draft, last) = begin(pass, state)?;
+    let (mut drafted, mut token) = (Drafted::default(), next_token);
+    drafted.logits.vocabulary = pass.shape.vocabulary;
+    let scratch = pass.scratch.draft.expect("made with the drafter");
+    let width = pass.shape.streams * pass.shape.width;
+    for depth in 0..most.min(CHAIN_MAX) {
+        if depth > 0 {
+            let (x, out) = (scratch.x, scratch.before);
+            pass.backend.gather_rows(&GatherRows { x, width, rows: &[0], out, at: 0 })?;
+        }
+        let logits = link(pass, weights, drafter, draft, (token, last + depth))?;
+        let Some(guess) = Logits::likeliest(logits.row(0)) else { break };
+        drafted.tokens.push(guess);
+        drafted.logits.rows.push(depth);
+        drafted.logits.values.extend_from_slice(logits.row(0));
+        token = guess;
+    }
+    Ok(drafted)
+}
+
+/// The streams of the state's last position in `before`, and that position.
+fn begin<'s>(pass: &mut Pass<'_>, state: &'s State) -> Result<(&'s DraftState, usize), Error> {
     let width = pass.shape.streams * pass.shape.width;
     let scratch = pass.scratch.draft.expect("made with the drafter");
     let draft = state.draft.as_ref().expect("made with the drafter");
@@ -121,16 +160,28 @@ pub(super) fn guess(
     };
     let (rows, out) = ([last % STREAM_SLOTS], scratch.before);
     pass.backend.gather_rows(&GatherRows { x: draft.streams, width, rows: &rows, out, at: 0 })?;
-    pass.backend.begin(&Step::single(&[next_token], last))?;
+    Ok((draft, last))
+}
+
+/// The block on the streams in `before` and a token, at a position: logits of what follows.
+fn link(
+    pass: &mut Pass<'_>,
+    weights: &Weights,
+    drafter: &Mtp,
+    draft: &DraftState,
+    (token, position): (u32, usize),
+) -> Result<Logits, Error> {
+    let scratch = pass.scratch.draft.expect("made with the drafter");
+    pass.backend.begin(&Step::single(&[token], position))?;
     pass.rows = 1;
     enter(pass, weights, drafter)?;
-    let run = draft_run(pass, scratch.x, vec![draft.ring], false);
+    let run = draft_run(pass, scratch.x, vec![draft.ring]);
     pass.block(&drafter.block, &run)?;
     pass.logits(scratch.x, vec![0], &drafter.head, weights.output)
 }
 
 /// Joins the streams in `before` with the embeddings of the step's tokens.
-fn enter(pass: &mut Pass<'_>, weights: &Weights, drafter: &Drafter) -> Result<(), Error> {
+fn enter(pass: &mut Pass<'_>, weights: &Weights, drafter: &Mtp) -> Result<(), Error> {
     let s = pass.scratch.draft.expect("made with the drafter");
     let (rows, streams) = (pass.rows, pass.shape.streams);
     pass.norm(s.before, rows * streams, drafter.stream_norm)?;

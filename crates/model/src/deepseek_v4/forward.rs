@@ -44,6 +44,10 @@ pub(super) struct Run {
     pub x: Buffer,
     /// Per span.
     pub rings: Vec<Buffer>,
+    /// Slots of a ring.
+    pub capacity: usize,
+    /// Whether the rows of a span all see one another.
+    pub mutual: bool,
     pub compressors: Vec<CompressState>,
     pub indexes: Vec<CompressState>,
     /// Whether the rows of this step go into the window ring.
@@ -63,6 +67,8 @@ impl Run {
             swiglu_limit: pass.shape.swiglu_limits[layer],
             x: pass.scratch.x,
             rings: states.clone().map(|s| s.ring).collect(),
+            capacity: window_slots(pass.shape),
+            mutual: false,
             compressors: states.clone().filter_map(|s| s.compressor).collect(),
             indexes: states.filter_map(|s| s.index).collect(),
             store: true,
@@ -152,8 +158,9 @@ impl Pass<'_> {
             heads,
             rope,
             window: shape.window,
+            mutual: run.mutual,
             rings: &run.rings,
-            capacity: window_slots(shape),
+            capacity: run.capacity,
             compressed: weights.compressor.is_some().then_some(CompressedRows {
                 rows: &rows,
                 ratio: run.ratio,
@@ -162,7 +169,7 @@ impl Pass<'_> {
             out: s.attended,
         })?;
         if run.store {
-            self.store_window(&run.rings)?;
+            self.store_window(&run.rings, run.capacity)?;
         }
         let groups = shape.output_groups;
         let matrix = weights.output_a;
@@ -209,9 +216,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    pub fn store_window(&mut self, rings: &[Buffer]) -> Result<(), Error> {
+    pub fn store_window(&mut self, rings: &[Buffer], capacity: usize) -> Result<(), Error> {
         let (kv, width) = (self.scratch.kv, self.shape.head_width);
-        let capacity = window_slots(self.shape);
         self.backend.store_window(&StoreWindow { kv, width, rings, capacity })?;
         Ok(())
     }
@@ -346,7 +352,7 @@ impl Pass<'_> {
         self.mix(run.x, weights.hc_attn, weights.attn_norm)?;
         self.project(s.y, self.rows, &[(weights.kv, s.kv_plain)])?;
         self.kv_rows(weights, self.ropes.plain)?;
-        self.store_window(&run.rings)
+        self.store_window(&run.rings, run.capacity)
     }
 
     pub fn observe(&mut self, at: At, buffer: Buffer, width: usize) -> Result<(), Error> {

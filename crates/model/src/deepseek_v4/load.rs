@@ -1,6 +1,7 @@
 //! Reads weights into a backend: walks the tensor table, checks each tensor, and hands out typed
 //! handles.
 
+use super::dspark::SparkShape;
 use super::shape::Shape;
 use super::weights::{Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
 use crate::{Error, Fingerprint, Progress};
@@ -25,7 +26,7 @@ pub(super) struct Weights {
     pub output: Matrix,
 }
 
-/// One layer, or the draft block.
+/// One layer, the draft block, or a stage of DSpark.
 pub(super) struct Block {
     pub hc_attn: HcWeights,
     pub attn_norm: Buffer,
@@ -77,8 +78,14 @@ pub(super) struct Head {
     pub norm: Buffer,
 }
 
+/// What guesses tokens.
+pub(super) enum Drafter {
+    Mtp(Box<Mtp>),
+    Spark(Box<Spark>),
+}
+
 /// The MTP block.
-pub(super) struct Drafter {
+pub(super) struct Mtp {
     /// [d, d]
     pub embedding_projection: Matrix,
     /// [d, d]
@@ -87,6 +94,32 @@ pub(super) struct Drafter {
     pub stream_norm: Buffer,
     pub block: Block,
     pub head: Head,
+}
+
+/// DSpark.
+pub(super) struct Spark {
+    pub shape: SparkShape,
+    /// [d, targets * d]
+    pub main_projection: Matrix,
+    pub main_norm: Buffer,
+    pub stages: Vec<Block>,
+    pub head: Head,
+    /// [vocabulary, rank] both
+    pub markov_embedding: Matrix,
+    pub markov_output: Matrix,
+    pub confidence: ConfidenceHead,
+}
+
+/// Weights of the confidence head and of the mix before it, in our own memory.
+pub(super) struct ConfidenceHead {
+    /// [streams, streams * d]
+    pub matrix: Vec<f32>,
+    /// `[streams]`
+    pub base: Vec<f32>,
+    /// 1
+    pub scale: Vec<f32>,
+    /// [d + rank]
+    pub weights: Vec<f32>,
 }
 
 /// What a file gave.
@@ -121,7 +154,7 @@ pub(super) fn backbone(
     })
 }
 
-/// Loads the draft block.
+/// Loads the drafter that a file holds.
 pub(super) fn drafter(
     gguf: &Gguf,
     shape: &Shape,
@@ -129,9 +162,61 @@ pub(super) fn drafter(
     arena: Arena,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Loaded<Drafter>, Error> {
+    let Some(numbers) = SparkShape::from_gguf(gguf, shape)? else {
+        let Loaded { weights, fingerprint, ignored } = mtp(gguf, shape, backend, arena, progress)?;
+        return Ok(Loaded { weights: Drafter::Mtp(Box::new(weights)), fingerprint, ignored });
+    };
+    let specs = numbers.specs_in(gguf, shape);
+    let mut held = Held::read(gguf, &specs, shape.experts, backend, arena, progress)?;
+    let (first, last) = (Place::Spark(0), Place::Spark(numbers.stages - 1));
+    let host = |field: Field| {
+        let spec = specs.iter().find(|spec| (spec.place, spec.field) == (last, field));
+        decoded(gguf, spec.expect("the table lists it for the last stage"))
+    };
+    let confidence = ConfidenceHead {
+        matrix: host(Field::HeadMatrix)?,
+        base: host(Field::HeadBase)?,
+        scale: host(Field::HeadScale)?,
+        weights: host(Field::SparkConfidence)?,
+    };
+    let mut fingerprint = fingerprint(gguf, &specs, shape)?;
+    fingerprint.add(format!("{numbers:?}").as_bytes());
+    let spark = Spark {
+        main_projection: held.matrix(first, Field::SparkMainProjection),
+        main_norm: held.buffer(first, Field::SparkMainNorm),
+        stages: (0..numbers.stages).map(|stage| held.block(Place::Spark(stage))).collect(),
+        head: held.head(last, Field::DraftNorm),
+        markov_embedding: held.matrix(last, Field::SparkMarkovEmbedding),
+        markov_output: held.matrix(last, Field::SparkMarkovOutput),
+        confidence,
+        shape: numbers,
+    };
+    let weights = Drafter::Spark(Box::new(spark));
+    Ok(Loaded { weights, fingerprint, ignored: ignored(gguf, &specs) })
+}
+
+/// Values of a float tensor, where they are wanted in our own memory.
+fn decoded(gguf: &Gguf, spec: &TensorSpec) -> Result<Vec<f32>, Error> {
+    let mut values = vec![0.0; spec.dims.iter().product()];
+    if let Some(info) = find(gguf, spec)?
+        && let TensorKind::Block(format) = info.kind
+    {
+        (format.info().decode)(&gguf.bytes(info)?, &mut values);
+    }
+    Ok(values)
+}
+
+/// Loads the MTP block.
+fn mtp(
+    gguf: &Gguf,
+    shape: &Shape,
+    backend: &mut dyn Backend,
+    arena: Arena,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Loaded<Mtp>, Error> {
     let specs = drafter_specs(shape);
     let mut held = Held::read(gguf, &specs, shape.experts, backend, arena, progress)?;
-    let weights = Drafter {
+    let weights = Mtp {
         embedding_projection: held.matrix(Place::Draft, Field::DraftEmbeddingProjection),
         stream_projection: held.matrix(Place::Draft, Field::DraftStreamProjection),
         embedding_norm: held.buffer(Place::Draft, Field::DraftEmbeddingNorm),

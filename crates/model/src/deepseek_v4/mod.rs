@@ -23,9 +23,12 @@
 //! definition.
 //!
 //! [`shape`] has the numbers, [`weights`] the table of tensors, [`state`] what a session keeps,
-//! `forward.rs` the pass and `draft.rs` the MTP block; [`import`] maps published checkpoints.
+//! `forward.rs` the pass, `draft.rs` the MTP block and [`dspark`] the other drafter; [`import`] maps
+//! published checkpoints.
 
 mod draft;
+pub mod dspark;
+mod dspark_pass;
 mod forward;
 pub mod import;
 pub mod known;
@@ -36,21 +39,22 @@ pub mod shape;
 pub mod state;
 pub mod weights;
 
+pub use dspark::SparkShape;
 pub use load::find;
 pub use shape::Shape;
-pub use state::{BLOCK_TOKENS, State};
-pub use weights::{Cut, Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
+pub use state::{BLOCK_TOKENS, CHAIN_MAX, State};
+pub use weights::{Cut, Field, Kind, Place, TensorSpec, drafter_specs, spark_specs, tensor_specs};
 
 use crate::steering::Steering;
 use crate::{
-    At, Directions, Error, Fingerprint, Logits, LogitsFor, Observer, Options, Output, PlanLine,
-    Progress, SteeringScales, Wanted, What,
+    At, Directions, Drafted, Error, Fingerprint, Logits, LogitsFor, Observer, Options, Output,
+    PlanLine, Progress, SteeringScales, Wanted, What,
 };
 use forward::{Pass, Ropes, Run};
 use ironstar_device::{Arena, Backend, Embed, Step};
 use ironstar_gguf::Gguf;
 use load::{Drafter, Loaded, Weights};
-use scratch::Scratch;
+use scratch::{For, Scratch};
 use state::Kept;
 use std::sync::Arc;
 
@@ -105,7 +109,10 @@ impl Model {
             plain: backend.rope(&rotary::plain(&shape))?,
             yarn: backend.rope(&rotary::yarn(&shape))?,
         };
-        let scratch = Scratch::new(&shape, &options, drafter.is_some(), backend, arena)?;
+        let spark = drafter.as_ref().and_then(|loaded| match &loaded.weights {
+            Drafter::Spark(spark) => Some(spark.shape.clone()),
+            Drafter::Mtp(_) => None,
+        });
         let Loaded { weights, fingerprint, mut ignored } = backbone;
         let mut draft_print = None;
         let drafter = drafter.map(|loaded| {
@@ -113,7 +120,9 @@ impl Model {
             ignored.extend(loaded.ignored);
             loaded.weights
         });
-        let kept = Arc::new(Kept { shape, options, fingerprint, drafter: draft_print });
+        let kept = Kept { shape, options, fingerprint, drafter: draft_print, spark };
+        let scratch = Scratch::new(&kept.shape, &kept.options, kept.drafts(), backend, arena)?;
+        let kept = Arc::new(kept);
         Ok(Model { kept, arena, weights, drafter, ropes, scratch, ignored, steering: None })
     }
 
@@ -129,10 +138,22 @@ impl Model {
         &self.kept.options
     }
 
-    /// Whether [`Model::draft`] can be called.
+    /// Whether [`Model::draft_tokens`] can be called.
     #[must_use]
     pub fn has_drafter(&self) -> bool {
         self.drafter.is_some()
+    }
+
+    /// Whether the drafter is a next-token block, whose logits [`Model::draft`] and steps give.
+    #[must_use]
+    pub fn has_mtp(&self) -> bool {
+        matches!(self.drafter, Some(Drafter::Mtp(_)))
+    }
+
+    /// Numbers of DSpark, where that is the drafter.
+    #[must_use]
+    pub fn spark(&self) -> Option<&SparkShape> {
+        self.kept.spark.as_ref()
     }
 
     /// Hash of the shape, the tensor table and samples of the weights (of the backbone).
@@ -238,7 +259,7 @@ impl Model {
         self.check_step(step, states)?;
         let rows = rows_of(wanted.logits, step)?;
         let draft_rows = rows_of(wanted.drafts, step)?;
-        if self.drafter.is_none() && wanted.drafts != LogitsFor::None {
+        if !self.has_mtp() && wanted.drafts != LogitsFor::None {
             return Err(Error::Draft("no draft block was loaded"));
         }
         for (span, state) in step.spans.iter().zip(states.iter()) {
@@ -264,13 +285,20 @@ impl Model {
         for (layer, block) in self.weights.layers.iter().enumerate() {
             let run = Run::layer(&pass, layer, states.iter().map(|s| &s.layers[layer]));
             pass.block(block, &run)?;
+            if let Some(Drafter::Spark(spark)) = &self.drafter {
+                dspark_pass::collect(&mut pass, spark, layer)?;
+            }
         }
         let end = At { layer: pass.shape.layers, what: What::LayerIn };
         pass.observe(end, out, streams * pass.shape.width)?;
         let logits = pass.logits(out, rows, &self.weights.head, self.weights.output)?;
         let mut drafts = Logits::default();
-        if let Some(drafter) = &self.drafter {
-            drafts = draft::feed(&mut pass, &self.weights, drafter, step, states, draft_rows)?;
+        match &self.drafter {
+            None => {}
+            Some(Drafter::Spark(spark)) => dspark_pass::feed(&mut pass, spark, states)?,
+            Some(Drafter::Mtp(mtp)) => {
+                drafts = draft::feed(&mut pass, &self.weights, mtp, step, states, draft_rows)?;
+            }
         }
         for (span, state) in step.spans.iter().zip(states.iter_mut()) {
             state.written(span.rows.len());
@@ -291,14 +319,42 @@ impl Model {
         state: &State,
         next_token: u32,
     ) -> Result<Logits, Error> {
-        let Some(drafter) = &self.drafter else {
+        let Some(Drafter::Mtp(mtp)) = &self.drafter else {
             return Err(Error::Draft("no draft block was loaded"));
         };
-        self.check_token(next_token)?;
-        if !state.belongs_to(&self.kept) {
-            return Err(foreign_state());
+        self.check_draft(state, next_token)?;
+        draft::guess(&mut self.draft_pass(backend), &self.weights, mtp, state, next_token)
+    }
+
+    /// At most so many guesses of the tokens after `next_token`, which follows the state's last
+    /// position, each the likeliest; changes nothing that lives.
+    pub fn draft_tokens(
+        &mut self,
+        backend: &mut dyn Backend,
+        state: &State,
+        next_token: u32,
+        most: usize,
+    ) -> Result<Drafted, Error> {
+        self.check_draft(state, next_token)?;
+        let mut pass = self.draft_pass(backend);
+        match &self.drafter {
+            None => Err(Error::Draft("no draft block was loaded")),
+            Some(Drafter::Mtp(mtp)) => {
+                draft::chain(&mut pass, &self.weights, mtp, state, next_token, most)
+            }
+            Some(Drafter::Spark(spark)) => {
+                dspark_pass::guess(&mut pass, &self.weights, spark, state, next_token, most)
+            }
         }
-        let mut pass = Pass {
+    }
+
+    fn check_draft(&self, state: &State, next_token: u32) -> Result<(), Error> {
+        self.check_token(next_token)?;
+        if state.belongs_to(&self.kept) { Ok(()) } else { Err(foreign_state()) }
+    }
+
+    fn draft_pass<'p>(&'p self, backend: &'p mut dyn Backend) -> Pass<'p> {
+        Pass {
             backend,
             shape: &self.kept.shape,
             round_trips: self.kept.options.round_trips,
@@ -307,8 +363,7 @@ impl Model {
             rows: 1,
             steering: None,
             observer: None,
-        };
-        draft::guess(&mut pass, &self.weights, drafter, state, next_token)
+        }
     }
 
     /// Memory of one session and of the scratch buffers; weights are in [`weight_plan`].
@@ -319,9 +374,24 @@ impl Model {
         options: &Options,
         drafter: bool,
     ) -> Vec<PlanLine> {
-        let mut lines = state::plan(shape, context, options, drafter);
-        lines.push(scratch::plan(shape, options, drafter));
-        lines
+        plan_for(shape, context, options, if drafter { For::Mtp } else { For::None })
+    }
+
+    /// [`Model::memory_plan`] with DSpark as the drafter.
+    #[must_use]
+    pub fn spark_memory_plan(
+        shape: &Shape,
+        context: usize,
+        options: &Options,
+        spark: &SparkShape,
+    ) -> Vec<PlanLine> {
+        plan_for(shape, context, options, For::Spark(spark))
+    }
+
+    /// [`Model::memory_plan`] of this model.
+    #[must_use]
+    pub fn plan(&self, context: usize) -> Vec<PlanLine> {
+        plan_for(&self.kept.shape, context, &self.kept.options, self.kept.drafts())
     }
 
     /// Frees vectors and scratch on the device; matrices go with the backend.
@@ -372,6 +442,12 @@ impl Model {
         }
         step.tokens.iter().try_for_each(|&token| self.check_token(token))
     }
+}
+
+fn plan_for(shape: &Shape, context: usize, options: &Options, drafter: For<'_>) -> Vec<PlanLine> {
+    let mut lines = state::plan(shape, context, options, drafter);
+    lines.push(scratch::plan(shape, options, drafter));
+    lines
 }
 
 fn foreign_state() -> Error {

@@ -1,6 +1,7 @@
 //! Working buffers of a step, made once for the longest step. Every one is written before it is
 //! read in each block; nothing in them outlives a step.
 
+use super::dspark::SparkShape;
 use super::shape::Shape;
 use super::weights::parts;
 use crate::{Error, Options, PlanLine};
@@ -44,6 +45,7 @@ pub(super) struct Scratch {
     pub hidden: Buffer,
     pub logits: Buffer,
     pub draft: Option<DraftScratch>,
+    pub spark: Option<SparkScratch>,
 }
 
 /// What only a drafter needs.
@@ -57,10 +59,39 @@ pub(super) struct DraftScratch {
     pub projected: Buffer,
 }
 
+/// What only DSpark needs.
+#[derive(Clone, Copy)]
+pub(super) struct SparkScratch {
+    /// Sum of the streams of a layer's rows, and one stream.
+    pub sum: Buffer,
+    pub part: Buffer,
+    /// Sums of all target layers, layer by layer, then row by row.
+    pub sums: Buffer,
+    pub features: Buffer,
+    pub main: Buffer,
+    /// `[rank]` of one token
+    pub markov: Buffer,
+}
+
+/// Which drafter the buffers are for.
+#[derive(Clone, Copy)]
+pub(super) enum For<'a> {
+    None,
+    Mtp,
+    Spark(&'a SparkShape),
+}
+
 /// Name, element and length of every buffer.
-fn layout(shape: &Shape, options: &Options, drafter: bool) -> Vec<(&'static str, Element, usize)> {
+fn layout(
+    shape: &Shape,
+    options: &Options,
+    drafter: For<'_>,
+) -> Vec<(&'static str, Element, usize)> {
     use Element::{F32, U32};
-    let n = options.step_rows_max;
+    let n = match drafter {
+        For::Spark(spark) => options.step_rows_max.max(spark.block),
+        For::None | For::Mtp => options.step_rows_max,
+    };
     let head_rows = n.min(LOGIT_ROWS);
     let (d, heads) = (shape.width, shape.heads * shape.head_width);
     let compressed = shape.ratios.iter().filter(|&&r| r > 0).map(|&r| parts(r)).max().unwrap_or(0);
@@ -92,7 +123,17 @@ fn layout(shape: &Shape, options: &Options, drafter: bool) -> Vec<(&'static str,
         ("hidden", F32, head_rows * d),
         ("logits", F32, head_rows * shape.vocabulary),
     ];
-    if drafter {
+    if let For::Spark(spark) = drafter {
+        all.extend([
+            ("spark_sum", F32, n * d),
+            ("spark_part", F32, n * d),
+            ("spark_sums", F32, n * spark.targets.len() * d),
+            ("spark_features", F32, n * spark.targets.len() * d),
+            ("spark_main", F32, n * d),
+            ("spark_markov", F32, spark.rank),
+        ]);
+    }
+    if let For::Mtp = drafter {
         all.extend([
             ("draft_before", F32, n * shape.streams * d),
             ("draft_x", F32, n * shape.streams * d),
@@ -104,7 +145,7 @@ fn layout(shape: &Shape, options: &Options, drafter: bool) -> Vec<(&'static str,
 }
 
 /// Bytes of all working buffers.
-pub(super) fn plan(shape: &Shape, options: &Options, drafter: bool) -> PlanLine {
+pub(super) fn plan(shape: &Shape, options: &Options, drafter: For<'_>) -> PlanLine {
     let bytes = |&(_, element, len): &(_, Element, usize)| element.bytes() as u64 * len as u64;
     PlanLine { what: "scratch", bytes: layout(shape, options, drafter).iter().map(bytes).sum() }
 }
@@ -113,7 +154,7 @@ impl Scratch {
     pub fn new(
         shape: &Shape,
         options: &Options,
-        drafter: bool,
+        drafter: For<'_>,
         backend: &mut dyn Backend,
         arena: Arena,
     ) -> Result<Scratch, Error> {
@@ -126,7 +167,15 @@ impl Scratch {
             let found = made.iter().find(|(n, _)| *n == name);
             found.expect("every field's name is in the layout").1
         };
-        let draft = drafter.then(|| DraftScratch {
+        let spark = matches!(drafter, For::Spark(_)).then(|| SparkScratch {
+            sum: of("spark_sum"),
+            part: of("spark_part"),
+            sums: of("spark_sums"),
+            features: of("spark_features"),
+            main: of("spark_main"),
+            markov: of("spark_markov"),
+        });
+        let draft = matches!(drafter, For::Mtp).then(|| DraftScratch {
             before: of("draft_before"),
             x: of("draft_x"),
             embedded: of("draft_embedded"),
@@ -158,6 +207,7 @@ impl Scratch {
             hidden: of("hidden"),
             logits: of("logits"),
             draft,
+            spark,
         })
     }
 }

@@ -5,8 +5,9 @@
 //! | buffer | slots | row | live at position `p` |
 //! |---|---|---|---|
 //! | window ring | window + rollback | D | the `window - 1` positions before `p` |
-//! | draft ring, if any | window + rollback | D | the `window - 1` positions before `p - 1` |
+//! | draft ring, if any | window + rollback + ahead | D | the `window - 1` positions before `p - 1` |
 //! | draft streams | 1 + rollback | streams x d | position `p - 1` |
+//! | DSpark rings, if any | window + rollback | D | the `window` positions before `p` |
 //! | compressor rings | span + rollback | parts x width | open group, half of the one before |
 //! | compressed rows | context / ratio | width | `p / ratio` |
 //!
@@ -20,6 +21,8 @@
 //! tokens closed, layer by layer; a *checkpoint* is the table at a position, with those rows only
 //! that no whole block holds. Every ratio divides a block, so blocks never share a row.
 
+use super::dspark::SparkShape;
+use super::scratch::For;
 use super::shape::Shape;
 use super::weights::parts;
 use crate::{Error, Fingerprint, Options, PlanLine, RowStorage};
@@ -41,9 +44,20 @@ pub(super) struct Kept {
     pub options: Options,
     pub fingerprint: Fingerprint,
     pub drafter: Option<Fingerprint>,
+    /// Numbers of DSpark, where that is the drafter.
+    pub spark: Option<SparkShape>,
 }
 
 impl Kept {
+    /// Which drafter the buffers are for.
+    pub fn drafts(&self) -> For<'_> {
+        match (&self.spark, self.drafter) {
+            (Some(spark), _) => For::Spark(spark),
+            (None, Some(_)) => For::Mtp,
+            (None, None) => For::None,
+        }
+    }
+
     /// Options that change what is kept.
     fn flags(&self) -> u32 {
         let options = &self.options;
@@ -66,6 +80,8 @@ pub struct State {
     kept: Arc<Kept>,
     pub(super) layers: Vec<LayerState>,
     pub(super) draft: Option<DraftState>,
+    /// DSpark's rings, one a stage: [window + rollback, D]
+    pub(super) spark: Vec<Buffer>,
     context: usize,
     position: usize,
     /// Lowest position that the rings can still go back to.
@@ -87,7 +103,7 @@ pub(super) struct LayerState {
 
 #[derive(Debug)]
 pub(super) struct DraftState {
-    /// [window + rollback, D]: rows of the draft block, one position behind
+    /// [window + rollback + ahead, D]: rows of the draft block, one position behind
     pub ring: Buffer,
     /// [1 + rollback, streams * d]: what the backbone's last layer gave
     pub streams: Buffer,
@@ -96,6 +112,14 @@ pub(super) struct DraftState {
 /// Ring slots of a window.
 pub(super) fn window_slots(shape: &Shape) -> usize {
     shape.window + ROLLBACK_ROWS
+}
+
+/// Tokens that the draft block may guess in a chain.
+pub const CHAIN_MAX: usize = 8;
+
+/// Ring slots of the draft block, which writes the rows of a chain ahead.
+pub(super) fn draft_slots(shape: &Shape) -> usize {
+    window_slots(shape) + CHAIN_MAX
 }
 
 /// Ring slots of the draft block's stream rows.
@@ -172,11 +196,15 @@ pub(super) fn plan(
     shape: &Shape,
     context: usize,
     options: &Options,
-    drafter: bool,
+    drafter: For<'_>,
 ) -> Vec<PlanLine> {
-    let ring = size(options.rows.element(), window_slots(shape) * shape.head_width);
-    let blocks = shape.layers + usize::from(drafter);
-    let windows = ring * u64::try_from(blocks).unwrap_or(u64::MAX);
+    let slots = match drafter {
+        For::None => 0,
+        For::Mtp => draft_slots(shape),
+        For::Spark(spark) => spark.stages * window_slots(shape),
+    };
+    let slots = slots.saturating_add(shape.layers.saturating_mul(window_slots(shape)));
+    let windows = size(options.rows.element(), slots.saturating_mul(shape.head_width));
     let (mut frontiers, mut rows, mut index) = (0, 0, 0);
     for layer in 0..shape.layers {
         let [kv, indexer] =
@@ -192,7 +220,7 @@ pub(super) fn plan(
         PlanLine { what: "compressed rows", bytes: rows },
         PlanLine { what: "indexer rows", bytes: index },
     ];
-    if drafter {
+    if let For::Mtp = drafter {
         lines.push(PlanLine { what: "draft streams", bytes: size(Element::F32, streams) });
     }
     lines
@@ -219,12 +247,13 @@ impl State {
     ) -> Result<State, Error> {
         let arena = backend.arena();
         let made = Self::alloc(&kept, backend, arena, context);
-        let (layers, draft) = made.inspect_err(|_| backend.release(arena))?;
+        let (layers, draft, spark) = made.inspect_err(|_| backend.release(arena))?;
         Ok(State {
             arena,
             kept,
             layers,
             draft,
+            spark,
             context,
             position: 0,
             floor: 0,
@@ -239,7 +268,7 @@ impl State {
         backend: &mut dyn Backend,
         arena: Arena,
         context: usize,
-    ) -> Result<(Vec<LayerState>, Option<DraftState>), Error> {
+    ) -> Result<(Vec<LayerState>, Option<DraftState>, Vec<Buffer>), Error> {
         let (shape, options) = (&kept.shape, &kept.options);
         let ring_len = window_slots(shape) * shape.head_width;
         let element = options.rows.element();
@@ -252,12 +281,22 @@ impl State {
             layers.push(LayerState { ring, compressor, index });
         }
         let mut draft = None;
-        if kept.drafter.is_some() {
-            let len = STREAM_SLOTS * shape.streams * shape.width;
-            let ring = backend.alloc(arena, element, ring_len)?;
-            draft = Some(DraftState { ring, streams: backend.alloc(arena, Element::F32, len)? });
+        let mut spark = Vec::new();
+        match kept.drafts() {
+            For::None => {}
+            For::Mtp => {
+                let len = STREAM_SLOTS * shape.streams * shape.width;
+                let ring = backend.alloc(arena, element, draft_slots(shape) * shape.head_width)?;
+                let streams = backend.alloc(arena, Element::F32, len)?;
+                draft = Some(DraftState { ring, streams });
+            }
+            For::Spark(numbers) => {
+                for _ in 0..numbers.stages {
+                    spark.push(backend.alloc(arena, element, ring_len)?);
+                }
+            }
         }
-        Ok((layers, draft))
+        Ok((layers, draft, spark))
     }
 
     /// Position of the next token.
@@ -358,15 +397,19 @@ impl State {
         let shape = &self.kept.shape;
         let mut pieces = Vec::new();
         let slots = window_slots(shape);
-        let mut window = |ring: Buffer, end: usize| {
-            let from = end.saturating_sub(shape.window - 1);
+        let mut window = |ring: Buffer, slots: usize, rows: usize, end: usize| {
+            let from = end.saturating_sub(rows);
             ring_pieces(&mut pieces, ring, slots, shape.head_width, from..end);
         };
         for layer in &self.layers {
-            window(layer.ring, position);
+            window(layer.ring, slots, shape.window - 1, position);
+        }
+        for ring in &self.spark {
+            window(*ring, slots, shape.window, position);
         }
         if let Some(draft) = &self.draft {
-            window(draft.ring, position.saturating_sub(1));
+            let (slots, end) = (draft_slots(shape), position.saturating_sub(1));
+            window(draft.ring, slots, shape.window - 1, end);
             let width = shape.streams * shape.width;
             let last = position.saturating_sub(1)..position;
             ring_pieces(&mut pieces, draft.streams, STREAM_SLOTS, width, last);

@@ -1,9 +1,10 @@
 //! The one table of tensors: name in a GGUF file, published name, class, dims, and how ranks would
 //! cut it.
 //!
-//! Loading, checking, planning, inspecting and quantizing all walk [`tensor_specs`] and
-//! [`drafter_specs`].
+//! Loading, checking, planning, inspecting and quantizing all walk [`tensor_specs`],
+//! [`drafter_specs`] and [`spark_specs`].
 
+use super::dspark::SparkShape;
 use super::shape::Shape;
 
 /// What a tensor is used as, which says how it may be stored.
@@ -41,6 +42,8 @@ pub enum Place {
     Layer(usize),
     /// The draft block (MTP), which lies in a file of its own.
     Draft,
+    /// A stage of DSpark, which lies in a file of its own.
+    Spark(usize),
 }
 
 /// What a tensor is.
@@ -93,6 +96,11 @@ pub enum Field {
     DraftEmbeddingNorm,
     DraftStreamNorm,
     DraftNorm,
+    SparkMainProjection,
+    SparkMainNorm,
+    SparkMarkovEmbedding,
+    SparkMarkovOutput,
+    SparkConfidence,
 }
 
 /// One tensor that a model of some shape has.
@@ -139,7 +147,7 @@ impl TensorSpec {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum In {
     Top,
-    /// Layers and the draft block.
+    /// Layers, the draft block, and DSpark's stages.
     Blocks,
     /// Layers with any compression.
     Compressed,
@@ -150,13 +158,20 @@ enum In {
     /// Layers that choose experts by token.
     Hashed,
     Draft,
+    /// DSpark's first stage.
+    SparkFirst,
+    /// DSpark's last stage.
+    SparkLast,
 }
 
-/// What dims are computed from: the shape, and the ratio and parts of the layer's compressor.
+/// What dims are computed from: the shape, and the ratio and parts of the layer's compressor; of
+/// DSpark, how many target layers there are, and the rank.
 struct At<'a> {
     shape: &'a Shape,
     ratio: usize,
     parts: usize,
+    targets: usize,
+    rank: usize,
 }
 
 struct Row {
@@ -337,6 +352,34 @@ const TABLE: &[Row] = &[
     row!(DraftNorm, Draft, Vector, Whole,
         "norm.weight", "norm.weight",
         |a| vec![a.shape.width]),
+
+    row!(SparkMainProjection, SparkFirst, Dense, Whole,
+        "main_proj.weight", "main_proj.weight",
+        |a| vec![a.targets * a.shape.width, a.shape.width]),
+    row!(SparkMainNorm, SparkFirst, Vector, Whole,
+        "main_norm.weight", "main_norm.weight",
+        |a| vec![a.shape.width]),
+    row!(HeadMatrix, SparkLast, Float, Whole,
+        "hc_head_fn.weight", "hc_head_fn",
+        |a| vec![a.streams(), a.shape.streams]),
+    row!(HeadBase, SparkLast, Vector, Whole,
+        "hc_head_base.weight", "hc_head_base",
+        |a| vec![a.shape.streams]),
+    row!(HeadScale, SparkLast, Vector, Whole,
+        "hc_head_scale.weight", "hc_head_scale",
+        |_| vec![1]),
+    row!(DraftNorm, SparkLast, Vector, Whole,
+        "norm.weight", "norm.weight",
+        |a| vec![a.shape.width]),
+    row!(SparkMarkovEmbedding, SparkLast, Dense, Whole,
+        "markov_head.markov_w1.weight", "markov_head.markov_w1.weight",
+        |a| vec![a.rank, a.shape.vocabulary]),
+    row!(SparkMarkovOutput, SparkLast, Dense, Rows,
+        "markov_head.markov_w2.weight", "markov_head.markov_w2.weight",
+        |a| vec![a.rank, a.shape.vocabulary]),
+    row!(SparkConfidence, SparkLast, Vector, Whole,
+        "confidence_head.proj.weight", "confidence_head.proj.weight",
+        |a| vec![a.shape.width + a.rank, 1]),
 ];
 
 impl At<'_> {
@@ -370,7 +413,7 @@ pub(crate) fn parts(ratio: usize) -> usize {
 pub fn tensor_specs(shape: &Shape) -> Vec<TensorSpec> {
     let top = |table: &[Row]| -> Vec<TensorSpec> {
         let rows = table.iter().filter(|r| r.held == In::Top);
-        rows.map(|r| spec(shape, r, Place::Top)).collect()
+        rows.map(|r| spec(shape, None, r, Place::Top)).collect()
     };
     let first_block = TABLE.iter().position(|r| r.held == In::Blocks).unwrap_or(0);
     let mut all = top(&TABLE[..first_block]);
@@ -383,9 +426,10 @@ pub fn tensor_specs(shape: &Shape) -> Vec<TensorSpec> {
             In::Indexed => ratio == 4,
             In::Scored => !hashed,
             In::Hashed => hashed,
-            In::Top | In::Draft => false,
+            In::Top | In::Draft | In::SparkFirst | In::SparkLast => false,
         };
-        all.extend(TABLE.iter().filter(held).map(|r| spec(shape, r, Place::Layer(layer))));
+        let place = Place::Layer(layer);
+        all.extend(TABLE.iter().filter(held).map(|r| spec(shape, None, r, place)));
     }
     all.extend(top(&TABLE[first_block..]));
     all
@@ -395,26 +439,46 @@ pub fn tensor_specs(shape: &Shape) -> Vec<TensorSpec> {
 #[must_use]
 pub fn drafter_specs(shape: &Shape) -> Vec<TensorSpec> {
     let held = |r: &&Row| matches!(r.held, In::Blocks | In::Scored | In::Draft);
-    TABLE.iter().filter(held).map(|r| spec(shape, r, Place::Draft)).collect()
+    TABLE.iter().filter(held).map(|r| spec(shape, None, r, Place::Draft)).collect()
 }
 
-fn spec(shape: &Shape, row: &Row, place: Place) -> TensorSpec {
+/// Every tensor of a DSpark drafter; embedding and output head are the backbone's.
+#[must_use]
+pub fn spark_specs(shape: &Shape, spark: &SparkShape) -> Vec<TensorSpec> {
+    let mut all = Vec::new();
+    for stage in 0..spark.stages {
+        let held = |r: &&Row| match r.held {
+            In::Blocks | In::Scored => true,
+            In::SparkFirst => stage == 0,
+            In::SparkLast => stage + 1 == spark.stages,
+            _ => false,
+        };
+        let place = Place::Spark(stage);
+        all.extend(TABLE.iter().filter(held).map(|r| spec(shape, Some(spark), r, place)));
+    }
+    all
+}
+
+fn spec(shape: &Shape, spark: Option<&SparkShape>, row: &Row, place: Place) -> TensorSpec {
     let ratio = match place {
         Place::Layer(layer) => shape.ratios[layer],
-        Place::Top | Place::Draft => 0,
+        Place::Top | Place::Draft | Place::Spark(_) => 0,
     };
     let (gguf, published) = match place {
         Place::Top => (String::new(), String::new()),
         Place::Layer(layer) => (format!("blk.{layer}."), format!("layers.{layer}.")),
         Place::Draft => ("mtp.0.".into(), "mtp.0.".into()),
+        Place::Spark(stage) => (format!("mtp.{stage}."), format!("mtp.{stage}.")),
     };
+    let (targets, rank) = spark.map_or((0, 0), |spark| (spark.targets.len(), spark.rank));
+    let at = At { shape, ratio, parts: parts(ratio), targets, rank };
     TensorSpec {
         name: gguf + row.gguf,
         published: published + row.published,
         place,
         field: row.field,
         kind: row.kind,
-        dims: (row.dims)(&At { shape, ratio, parts: parts(ratio) }),
+        dims: (row.dims)(&at),
         cut: row.cut,
         optional: row.field == Field::RouterBias,
     }
