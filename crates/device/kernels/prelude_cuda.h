@@ -51,3 +51,18 @@ FN int dot4_i8(uint a, uint b, int c) {
         + (schar)(a >> 24) * (schar)(b >> 24);
 }
 #endif
+// Sixteen bytes: `load16` what others read too, `stream16` weights, which nobody reads twice.
+struct Words4 { uint x, y, z, w; };
+FN Words4 load16(const uchar* p)
+{
+    uint4 v = *(const uint4*)p;
+    Words4 r = { v.x, v.y, v.z, v.w };
+    return r;
+}
+FN Words4 stream16(const uchar* p)
+{
+    Words4 r;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+        : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+    return r;
+}

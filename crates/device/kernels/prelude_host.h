@@ -112,3 +112,10 @@ FN int dot4_i8(uint a, uint b, int c) {
     return c + (schar)a * (schar)b + (schar)(a >> 8) * (schar)(b >> 8) + (schar)(a >> 16) * (schar)(b >> 16)
         + (schar)(a >> 24) * (schar)(b >> 24);
 }
+// Sixteen bytes at a multiple of sixteen.
+struct Words4 { uint x, y, z, w; };
+FN Words4 load16(const uchar* p) {
+    if (((size_t)p & 15u) != 0u) __builtin_trap();
+    Words4 r; std::memcpy(&r, p, 16); return r;
+}
+FN Words4 stream16(const uchar* p) { return load16(p); }

@@ -40,3 +40,13 @@ FN int dot4_i8(uint a, uint b, int c) {
     return c + (int)(schar)a * (int)(schar)b + (int)(schar)(a >> 8) * (int)(schar)(b >> 8)
         + (int)(schar)(a >> 16) * (int)(schar)(b >> 16) + (int)(schar)(a >> 24) * (int)(schar)(b >> 24);
 }
+// Sixteen bytes: `load16` what others read too, `stream16` weights, which nobody reads twice.
+struct Words4 { uint x, y, z, w; };
+FN Words4 load16(const device uchar* p)
+{
+    uint4 v = *(const device uint4*)p;
+    Words4 r;
+    r.x = v.x; r.y = v.y; r.z = v.z; r.w = v.w;
+    return r;
+}
+FN Words4 stream16(const device uchar* p) { return load16(p); }

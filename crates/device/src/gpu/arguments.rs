@@ -74,7 +74,7 @@ pub(crate) struct ProductArgs {
     pub per_row: u32,
     pub stacked: u32,
     pub stack: u32,
-    pub pad: u32,
+    pub rows_each: u32,
 }
 // SAFETY: repr(C), 96 + 48 bytes, a multiple of 8.
 unsafe impl Arguments for ProductArgs {

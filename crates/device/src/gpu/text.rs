@@ -12,6 +12,7 @@ const FILES: &[(&str, &str)] = &[
     ("products.k", include_str!("../../kernels/products.k")),
     ("router.k", include_str!("../../kernels/router.k")),
     ("streams.k", include_str!("../../kernels/streams.k")),
+    ("fast/decode.k", include_str!("../../kernels/fast/decode.k")),
 ];
 
 /// Puts a prelude before the kernels; compilers name file and line of the kernel in their messages.

@@ -3,6 +3,7 @@
 
 pub(super) mod attention;
 pub(super) mod compressor;
+mod decode;
 pub(super) mod experts;
 pub(super) mod heads;
 pub(super) mod indexer;

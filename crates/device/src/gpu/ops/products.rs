@@ -4,7 +4,7 @@ use super::super::arguments::{Planes, ProductArgs, QuantiseArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, check, size, small};
-use super::{GROUP, SIMDGROUPS};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS, decode};
 use crate::{Error, Matrix, Project, ProjectGrouped};
 use ironstar_quant::{Activation, Format};
 
@@ -168,20 +168,24 @@ fn launch(
         places[2 * index + 1] = *out;
     }
     places[8..10].copy_from_slice(&p.x);
+    if let Some(Stacked { ids, .. }) = p.stacked {
+        places[10] = ids;
+    }
+    let alone = p.stacked.map_or(p.slots == 1, |stacked| stacked.sorted.is_none());
+    if let Some(plan) = decode::plan(format, &arguments).filter(|_| alone) {
+        arguments.rows_each = plan.rows_each;
+        let grid = [plan.runs, arguments.slots, arguments.groups];
+        return gpu.launch(plan.name, grid, ROW_GROUP, &places, &arguments);
+    }
     let [one, many] = kernels(format);
     let (name, tiles) = match p.stacked {
         None if p.slots == 1 => (one, 1),
         None => (many, p.slots.div_ceil(INPUTS)),
-        Some(Stacked { ids, sorted }) => {
-            places[10] = ids;
-            match sorted {
-                None => (one, p.slots),
-                Some((order, tiles, count)) => {
-                    places[11] = order;
-                    places[12] = tiles;
-                    (many, count)
-                }
-            }
+        Some(Stacked { sorted: None, .. }) => (one, p.slots),
+        Some(Stacked { sorted: Some((order, tiles, count)), .. }) => {
+            places[11] = order;
+            places[12] = tiles;
+            (many, count)
         }
     };
     let grid =

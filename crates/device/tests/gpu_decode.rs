@@ -1,0 +1,79 @@
+//! One row has the bits that it has among others: `fast/decode.k` against `products.k` and against
+//! the CPU, on the host driver, over every format, ragged shards, and rows that end inside a run.
+
+mod common;
+
+use common::{Bench, Numbers, bits, encode};
+use ironstar_device::*;
+use ironstar_quant::{FORMATS, Format};
+use std::sync::Arc;
+
+struct Case {
+    columns: usize,
+    rows: [usize; 2],
+    groups: usize,
+}
+
+const CASES: [Case; 5] = [
+    Case { columns: 256, rows: [3, 40], groups: 1 },
+    Case { columns: 2304, rows: [37, 5], groups: 1 },
+    Case { columns: 4096, rows: [9, 2], groups: 1 },
+    Case { columns: 512, rows: [830, 801], groups: 1 },
+    Case { columns: 512, rows: [96, 0], groups: 4 },
+];
+
+/// Outputs of one call of `project` or `project_grouped` for these rows of the input.
+fn outputs(
+    mut bench: Bench,
+    case: &Case,
+    format: Format,
+    coded: &[Arc<Vec<u8>>],
+    x: &[f32],
+) -> Vec<Vec<u32>> {
+    let n = x.len() / (case.groups * case.columns);
+    bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+    let input = bench.floats(x);
+    let mut made = Vec::new();
+    for (rows, bytes) in case.rows.iter().zip(coded).filter(|(rows, _)| **rows > 0) {
+        let matrix = bench.encoded(format, [1, *rows, case.columns], bytes.clone());
+        made.push((matrix, bench.zeros(n * rows)));
+    }
+    if case.groups == 1 {
+        let a = Project { x: input, rows: n, outputs: &made };
+        bench.cpu.project(&a).expect("a product");
+    } else {
+        let (matrix, out) = made[0];
+        let a = ProjectGrouped { x: input, matrix, groups: case.groups, out };
+        bench.cpu.project_grouped(&a).expect("a product");
+    }
+    made.iter().map(|(_, out)| bits(&bench.read(*out))).collect()
+}
+
+#[test]
+fn one_row_among_others_and_alone() {
+    for info in FORMATS.iter().filter(|info| info.encode.is_some()) {
+        for case in &CASES {
+            let mut numbers = Numbers(7);
+            let coded: Vec<_> = case
+                .rows
+                .iter()
+                .map(|rows| encode(info.format, &numbers.floats(rows * case.columns, 0.5)))
+                .collect();
+            let width = case.groups * case.columns;
+            let x = numbers.floats(2 * width, 1.0);
+            let both = outputs(Bench::gpu(), case, info.format, &coded, &x);
+            let wanted = outputs(Bench::scalar(), case, info.format, &coded, &x);
+            let name = format!("{} {:?} {}", info.name, case.rows, case.columns);
+            assert!(both == wanted, "two rows of {name}");
+            for row in 0..2 {
+                let x = &x[row * width..(row + 1) * width];
+                let alone = outputs(Bench::gpu(), case, info.format, &coded, x);
+                for (matrix, (alone, both)) in alone.iter().zip(&both).enumerate() {
+                    let at = row * alone.len();
+                    let same = alone[..] == both[at..at + alone.len()];
+                    assert!(same, "row {row} alone, matrix {matrix} of {name}");
+                }
+            }
+        }
+    }
+}
