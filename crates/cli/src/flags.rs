@@ -2,10 +2,12 @@
 //! are generated from it, so a flag that is not here does not exist.
 
 mod serve;
+mod steer;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use serve::{Serve, ThinkingName};
 use std::path::PathBuf;
+pub use steer::{Build, Place, Steer, Steering, Sweep};
 
 /// Runs large open-weight models on hardware that people own.
 ///
@@ -45,6 +47,9 @@ pub enum Command {
     Perplexity(Perplexity),
     /// Score a model on a file of cases
     Eval(Eval),
+    /// Make and try directions that steer a model
+    #[command(subcommand)]
+    Steer(Steer),
     /// Show what this machine is, how fast it reads, and which models fit
     Doctor(Doctor),
     /// Write a random model of full or reduced size, to measure speed without weights
@@ -181,6 +186,9 @@ pub struct Model {
     /// Diagnosis: 'steps' prints the time and checksum of each block. May be repeated
     #[arg(long, value_name = "KEY")]
     pub debug: Vec<DebugKey>,
+    /// How it is steered.
+    #[command(flatten)]
+    pub steering: Steering,
 }
 
 /// Backends by name.

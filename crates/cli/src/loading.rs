@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use ironstar_device::Isa;
 use ironstar_engine::{BackendChoice, Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
-use ironstar_model::RowStorage;
+use ironstar_model::{Directions, RowStorage, SteeringScales};
 use ironstar_text::Tokenizer;
 use std::path::{Path, PathBuf};
 
@@ -78,10 +78,24 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
     let mut engine =
         Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress).map_err(from_engine)?;
     drop(bar);
+    steer(&mut engine, &flags.steering)?;
     if flags.debug.contains(&DebugKey::Steps) {
         engine.set_observer(Some(Box::new(StepPrinter::default())));
     }
     Ok((engine, opened))
+}
+
+/// Steers as the flags want it.
+fn steer(engine: &mut Engine, flags: &flags::Steering) -> Result<(), Failure> {
+    let Some(path) = &flags.dir_steering_file else { return Ok(()) };
+    let bytes = std::fs::read(path).map_err(|error| Failure::file("reading", path, &error))?;
+    let (layers, width) = (engine.model().shape().layers, engine.model().shape().width);
+    let named = |error: String| Failure::caller(format!("{}: {error}", path.display()));
+    let directions = Directions::from_bytes(&bytes, layers, width);
+    let directions = directions.map_err(|error| named(error.to_string()))?;
+    let (attention, ffn) = (flags.dir_steering_attn, flags.dir_steering_ffn);
+    let scales = SteeringScales { attention, ffn };
+    engine.steer(Some((&directions, scales))).map_err(from_engine)
 }
 
 fn bundled(mtp_model: Option<&Path>) -> Result<Opened, Failure> {

@@ -6,8 +6,8 @@ use crate::{Error, Session};
 use ironstar_device::{Backend, Counters, Cpu, CpuConfig, Isa, Step};
 use ironstar_gguf::{Gguf, Metadata};
 use ironstar_model::{
-    BLOCK_TOKENS, LogitsFor, Model, Observer, Options as ModelOptions, Output, Progress,
-    RowStorage, State, Wanted,
+    BLOCK_TOKENS, Directions, LogitsFor, Model, Observer, Options as ModelOptions, Output,
+    Progress, RowStorage, State, SteeringScales, Wanted,
 };
 use ironstar_text::{PRE_TOKENIZER, Parts, Tokenizer};
 use std::path::{Path, PathBuf};
@@ -268,6 +268,17 @@ impl Engine {
     /// Somebody who looks at every step from now on (`--debug steps`).
     pub fn set_observer(&mut self, observer: Option<Box<dyn Observer + Send>>) {
         self.observer = observer;
+    }
+
+    /// Steers all sessions from their next step on; `None` stops that. What they have evaluated is
+    /// not evaluated again; where that was steered otherwise, no other session starts from it.
+    pub fn steer(&mut self, how: Option<(&Directions, SteeringScales)>) -> Result<(), Error> {
+        Ok(self.model.steer(self.backend.as_mut(), how)?)
+    }
+
+    /// Other scales for the directions in force.
+    pub fn set_steering_scales(&mut self, scales: SteeringScales) -> Result<(), Error> {
+        Ok(self.model.set_steering_scales(scales)?)
     }
 
     /// Evaluates tokens after a state's position; the caller commits.

@@ -7,6 +7,7 @@ pub mod perplexity;
 pub mod quantize;
 pub mod run;
 pub mod serve;
+pub mod steer;
 pub mod synth;
 pub mod tokens;
 

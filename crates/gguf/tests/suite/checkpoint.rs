@@ -43,6 +43,41 @@ fn a_small_file() {
     refused(checkpoint.to_f32("c"), Blame::Input, &["x.safetensors: c: the tensor is missing"]);
 }
 
+/// Any rows of a tensor are those rows of the whole, whatever it is stored as and wherever blocks
+/// of scales end.
+#[test]
+fn rows_are_those_of_the_whole() {
+    let stored = [
+        ("f8.weight", "F8_E4M3", "300,140", 300 * 140),
+        ("f8.scale", "F8_E8M0", "3,2", 6),
+        ("f4.weight", "I8", "7,32", 7 * 32),
+        ("f4.scale", "F8_E8M0", "7,2", 14),
+        ("b", "BF16", "9,3", 54),
+        ("cube", "F32", "4,2,3", 96),
+        ("vector", "F16", "5", 10),
+    ];
+    let (mut entries, mut at) = (Vec::new(), 0);
+    for (name, dtype, shape, bytes) in stored {
+        entries.push(entry(name, dtype, shape, at, at + bytes));
+        at += bytes;
+    }
+    let checkpoint = opened(&format!("{{{}}}", entries.join(",")), 42_404).expect("good");
+    for (name, rows) in [("f8.weight", 300), ("f4.weight", 7), ("b", 9), ("cube", 4), ("vector", 1)]
+    {
+        let whole = checkpoint.to_f32(name).expect("values");
+        let row = whole.len() / rows;
+        let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        for start in [0, 1, 2, 127, 128, 130, 299, 300] {
+            for end in [0, 1, 3, 128, 129, 256, 300, usize::MAX] {
+                let found = checkpoint.rows_to_f32(name, start..end).expect("values");
+                let wanted = start.min(rows)..end.min(rows).max(start.min(rows));
+                let wanted = &whole[wanted.start * row..wanted.end * row];
+                assert_eq!(bits(&found), bits(wanted), "{name} {start}..{end}");
+            }
+        }
+    }
+}
+
 #[test]
 fn truncation_at_every_offset() {
     let header = format!("{{{},{}}}", entry("a", "F32", "2", 0, 8), entry("b", "U8", "3", 8, 11));

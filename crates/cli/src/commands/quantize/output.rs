@@ -5,7 +5,7 @@
 
 use super::encode::encode_rows;
 use super::plan::Planned;
-use super::source::Source;
+use super::source::{Source, rows_of};
 use crate::failure::Failure;
 use crate::loading;
 use crate::progress::Progress;
@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
+
+/// Values that are decoded at a time: 1 MiB, however large a matrix is.
+const SLAB_VALUES: usize = 1 << 18;
 
 /// What a file shall hold.
 pub struct Job<'a> {
@@ -95,8 +98,12 @@ fn write_tensor(
         match (source.imported(spec, index, kind)?, kind) {
             (Some(bytes), _) => put(&bytes)?,
             (None, TensorKind::Block(format)) => {
-                let values = source.values(spec, index)?;
-                put(&encode_rows(format, &values, spec.dims[0], threads))?;
+                let (rows, columns) = (rows_of(spec), spec.dims[0]);
+                let slab = (SLAB_VALUES / columns).max(1);
+                for start in (0..rows).step_by(slab) {
+                    let values = source.values(spec, index, start..rows.min(start + slab))?;
+                    put(&encode_rows(format, &values, columns, threads))?;
+                }
             }
             (None, _) => {
                 return Err(Failure::caller(format!(

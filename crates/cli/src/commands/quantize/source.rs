@@ -8,7 +8,14 @@ use ironstar_model::Shape;
 use ironstar_model::deepseek_v4::{TensorSpec, import};
 use ironstar_quant::Format;
 use ironstar_text::{Parts, Tokenizer};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+/// Rows of one matrix of a tensor; a vector is one row.
+#[must_use]
+pub fn rows_of(spec: &TensorSpec) -> usize {
+    spec.dims.get(1).copied().unwrap_or(1)
+}
 
 /// An opened input.
 pub enum Source {
@@ -117,8 +124,14 @@ impl Source {
         file.bytes(info).map(Some).map_err(|error| loading::from_gguf(&error))
     }
 
-    /// The values of one matrix of a stack (index 0 for a plain tensor), in the order of the file.
-    pub fn values(&self, spec: &TensorSpec, index: usize) -> Result<Vec<f32>, Failure> {
+    /// The values of some rows of one matrix of a stack (index 0 for a plain tensor), in the order
+    /// of the file.
+    pub fn values(
+        &self,
+        spec: &TensorSpec,
+        index: usize,
+        rows: Range<usize>,
+    ) -> Result<Vec<f32>, Failure> {
         match self {
             Source::Published { checkpoint, .. } => {
                 let name = &spec.published_names()[index];
@@ -131,7 +144,7 @@ impl Source {
                         "{name} has dims {shape:?}, but config.json wants {wanted:?}"
                     )));
                 }
-                checkpoint.to_f32(name).map_err(|error| loading::from_gguf(&error))
+                checkpoint.rows_to_f32(name, rows).map_err(|error| loading::from_gguf(&error))
             }
             Source::Gguf { .. } => {
                 let (file, info) = self.need(spec)?;
@@ -143,10 +156,10 @@ impl Source {
                     )));
                 };
                 let bytes = file.bytes(info).map_err(|error| loading::from_gguf(&error))?;
-                let count = spec.dims.iter().take(2).product::<usize>();
-                let matrix = bytes.len() / spec.stack();
-                let mut values = vec![0.0; count];
-                (format.info().decode)(&bytes[index * matrix..][..matrix], &mut values);
+                let matrix = &bytes[index * (bytes.len() / spec.stack())..];
+                let row = bytes.len() / spec.stack() / rows_of(spec);
+                let mut values = vec![0.0; rows.len() * spec.dims[0]];
+                (format.info().decode)(&matrix[rows.start * row..rows.end * row], &mut values);
                 Ok(values)
             }
         }

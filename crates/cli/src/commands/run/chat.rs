@@ -6,6 +6,7 @@ use crate::asking;
 use crate::failure::{Blame, Failure};
 use crate::flags::Run;
 use ironstar_engine::{CancelFlag, Finish};
+use ironstar_model::SteeringScales;
 use ironstar_text::chat::{self, Assistant, Conversation, Message, Thinking};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
@@ -16,6 +17,7 @@ const HELP: &str = "\
 /system TEXT     a new system text; starts afresh
 /new             starts afresh
 /read FILE       ask what is in a file
+/steer F [G]     scale of the steering directions at FFN outputs, and at attention's (G)
 /quit            leave; Ctrl-D does too. Ctrl-C stops an answer.";
 
 /// What a line asks for.
@@ -24,6 +26,7 @@ enum Line {
     Think(bool),
     New,
     System(String),
+    Steer(SteeringScales),
     Ask(String),
     Quit,
     Nothing,
@@ -89,6 +92,10 @@ impl Chat<'_> {
                 self.system = Some(text).filter(|text| !text.is_empty());
                 self.conversation = asking::conversation(self.system.as_deref());
             }
+            Line::Steer(scales) => match self.answerer.engine.set_steering_scales(scales) {
+                Ok(()) => note("What was read stays as it is; /new reads it again."),
+                Err(error) => note(&format!("{error} (--dir-steering-file FILE)")),
+            },
             Line::Ask(text) => self.ask(text)?,
             Line::Quit => return Ok(false),
             Line::Nothing => {}
@@ -156,8 +163,22 @@ fn parse(line: &str) -> Line {
             Ok(text) => Line::Ask(text),
             Err(failure) => Line::Unknown(failure.message),
         },
+        "/steer" => match scales(rest) {
+            Some(scales) => Line::Steer(scales),
+            None => Line::Unknown(line.to_owned()),
+        },
         "/quit" | "/exit" => Line::Quit,
         command if command.starts_with('/') => Line::Unknown(command.to_owned()),
         _ => Line::Ask(line.to_owned()),
+    }
+}
+
+/// One or two numbers: the FFN's scale, then attention's.
+fn scales(text: &str) -> Option<SteeringScales> {
+    let numbers: Result<Vec<f32>, _> = text.split_whitespace().map(str::parse).collect();
+    match numbers.ok()?[..] {
+        [ffn] => Some(SteeringScales { ffn, attention: 0.0 }),
+        [ffn, attention] => Some(SteeringScales { ffn, attention }),
+        _ => None,
     }
 }
