@@ -148,3 +148,75 @@ impl Constraint for Bound {
         Box::new(Bound { matcher: self.matcher.deep_clone(), after: self.after })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scripted::tiny_tokenizer;
+
+    fn grammars() -> (Grammars, Arc<Tokenizer>) {
+        let tokenizer = Arc::new(tiny_tokenizer());
+        let vocabulary = usize::try_from(tokenizer.vocab_size()).expect("it is small") + 6;
+        (Grammars { tokenizer: tokenizer.clone(), vocabulary, factory: OnceLock::new() }, tokenizer)
+    }
+
+    /// Bytes and markers that may follow.
+    fn next(constraint: &mut Box<dyn Constraint>, vocabulary: usize) -> Vec<u32> {
+        let mut logits = vec![0.0; vocabulary];
+        constraint.mask(&mut logits).expect("the grammar goes on");
+        (0..).zip(logits).filter(|(_, logit)| *logit == 0.0).map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn only_what_the_grammar_says_may_follow_and_then_the_end() {
+        let (grammars, tokenizer) = grammars();
+        let lark = r#"start: "ab" | "ac""#;
+        let mut bound = grammars.constraint(lark, None).expect("a grammar");
+        assert_eq!(next(&mut bound, grammars.vocabulary), [u32::from(b'a')]);
+        let guesses = tokenizer.encode("acx");
+        assert_eq!(bound.allowed(&guesses), 2);
+        bound.accept(guesses[0]).expect("it may follow");
+        let mut twin = bound.duplicate();
+        bound.accept(guesses[1]).expect("it may follow");
+        let end = tokenizer.eos().expect("the tiny vocabulary has one");
+        assert_eq!(next(&mut bound, grammars.vocabulary), [end]);
+        assert_eq!(next(&mut twin, grammars.vocabulary), [u32::from(b'b'), u32::from(b'c')]);
+        assert!(twin.accept(u32::from(b'z')).is_err());
+    }
+
+    #[test]
+    fn everything_may_come_before_the_end_of_the_reasoning() {
+        let (grammars, tokenizer) = grammars();
+        let after = tokenizer.special("</think>");
+        let mut bound = grammars.constraint(r#"start: "yes""#, after).expect("a grammar");
+        assert_eq!(next(&mut bound, grammars.vocabulary).len(), grammars.vocabulary);
+        let guesses = tokenizer.encode_rendered("hm</think>yep");
+        assert_eq!(bound.allowed(&guesses), 5, "two letters, the marker, and `ye`");
+        assert_eq!(bound.allowed(&guesses[..2]), 2);
+        guesses[..4].iter().for_each(|id| bound.accept(*id).expect("it may follow"));
+        assert_eq!(next(&mut bound, grammars.vocabulary), [u32::from(b'e')]);
+    }
+
+    #[test]
+    fn a_marker_is_a_token_and_never_its_letters() {
+        let (grammars, tokenizer) = grammars();
+        let marker = tokenizer.special("｜DSML｜").expect("the tiny vocabulary has it");
+        let lark = format!("start: \"<\" <[{marker}]> \"x\"");
+        let mut bound = grammars.constraint(&lark, None).expect("a grammar");
+        bound.accept(u32::from(b'<')).expect("it may follow");
+        assert_eq!(next(&mut bound, grammars.vocabulary), [marker]);
+        let mut any = grammars.constraint("start: /(?s:.*)/", None).expect("a grammar");
+        assert!(!next(&mut any, grammars.vocabulary).contains(&marker));
+    }
+
+    /// Bug reports H24: enforced or refused, never ignored; and a refusal says what is wrong.
+    #[test]
+    fn a_grammar_that_cannot_be_is_refused() {
+        let (grammars, _) = grammars();
+        for wrong in ["start: nothing", "start: /(/", "%%%", "start: %json {\"type\": \"sting\"}"] {
+            let refused = grammars.constraint(wrong, None).err().expect("it cannot be");
+            assert_eq!(refused.status(), 400, "{wrong}");
+            assert!(refused.message.contains("cannot be enforced: "), "{}", refused.message);
+        }
+    }
+}

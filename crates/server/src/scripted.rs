@@ -184,7 +184,7 @@ impl Playbook {
             aliases: Vec::new(),
             vocabulary,
             context: self.context,
-            profile: Profile { release: Release::V0731, thinking, dsml_token, ..Profile::default() },
+            profile: Profile { release: Release::V0731, thinking, dsml_token, think_tokens: true },
             settings: Settings::greedy(),
             speculation: Speculation::Off,
             tokenizer,

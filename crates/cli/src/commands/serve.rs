@@ -113,6 +113,7 @@ fn engine(flags: &Serve) -> Result<(Model, Client, Join), Failure> {
             release: RELEASE,
             thinking: thinking(flags.thinking),
             dsml_token: tokenizer.special("｜DSML｜"),
+            think_tokens: true,
         },
         settings: Settings { temperature, ..Settings::default() },
         speculation: match flags.model.speculate {
@@ -141,7 +142,11 @@ fn start(engine: Engine, parallel: usize, context: usize) -> Result<(Client, Joi
     let (client, thread) = spawn(scheduler)
         .map_err(|error| Failure::environment(format!("starting the engine: {error}")))?;
     let join = move || match thread.join() {
-        Ok(_engine) => Ok(()),
+        Ok(mut engine) => {
+            engine.flush_store();
+            engine.store().status().problems.iter().for_each(|problem| note(&problem.text));
+            Ok(())
+        }
         Err(_panic) => Err(Failure::ours("the engine's thread panicked")),
     };
     Ok((client, Box::new(join)))

@@ -24,6 +24,8 @@ pub(super) struct Choice {
     decoder: Utf8Stream,
     parser: OutputParser,
     stop: Vec<u32>,
+    /// The tokens that begin and end reasoning, where the parser is told of them.
+    think: [Option<u32>; 2],
     pub usage: Usage,
     /// What a later request may go on from.
     pub message: Assistant,
@@ -37,7 +39,11 @@ impl Choice {
     pub fn new(app: &App, asked: &Asked, request: Request) -> Choice {
         let mut options = asked.parser.clone();
         options.call_ids = app.fresh_id();
+        let marker =
+            |text: &str| app.model.tokenizer.special(text).filter(|_| options.think_tokens);
+        let think = [marker("<think>"), marker("</think>")];
         Choice {
+            think,
             cancel: request.cancel.clone(),
             decoder: Utf8Stream::default(),
             parser: OutputParser::new(options),
@@ -60,8 +66,15 @@ impl Choice {
         if self.stop.contains(&token.id) {
             return Vec::new();
         }
-        let text = self.decoder.push(app.model.tokenizer.token_bytes(token.id));
         let logprobs = token.logprob.is_some().then(|| logprobs(app, token));
+        if let Some(begins) = self.think.iter().position(|id| *id == Some(token.id)) {
+            // The token decides, not its letters. No character spans it.
+            self.decoder = Utf8Stream::default();
+            let outputs = self.parser.push_think(begins == 0, logprobs);
+            self.remember(&outputs);
+            return outputs;
+        }
+        let text = self.decoder.push(app.model.tokenizer.token_bytes(token.id));
         if text.is_empty() && logprobs.is_none() {
             return Vec::new();
         }

@@ -23,6 +23,9 @@ WEATHER = {
 CHAT_TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}
 ]
+STRICT_TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER, "strict": True}}
+]
 MESSAGE_TOOLS = [{"name": "get_weather", "input_schema": WEATHER}]
 RESPONSE_TOOLS = [{"type": "function", "name": "get_weather", "parameters": WEATHER, "strict": False}]
 
@@ -248,8 +251,10 @@ def nano_speaks_all_protocols(client, messages_client):
     parts = client.chat.completions.create(**asked, extra_body=off, stream=True)
     text = "".join(c.choices[0].delta.content or "" for c in parts if c.choices)
     assert text == whole.choices[0].message.content, "the same seed gives the same answer"
-    again = client.chat.completions.create(**asked, extra_body=off)
-    assert again.usage.prompt_tokens_details.cached_tokens > 0, again.usage
+    long = dict(asked, messages=user("Here is a list of words. " * 60 + question))
+    client.chat.completions.create(**long, extra_body=off)
+    again = client.chat.completions.create(**long, extra_body=off)
+    assert again.usage.prompt_tokens_details.cached_tokens > 128, again.usage
     response = client.responses.create(
         model="m", input=question, max_output_tokens=40, reasoning={"effort": "none"}
     )
@@ -287,7 +292,7 @@ def nano_is_bound_by_grammars(client):
         assert set(pet) == {"name", "kind", "age"} and pet["kind"] in ("cat", "dog"), pet
         assert isinstance(pet["age"], int) and 0 <= pet["age"] <= 99, pet
         named = client.chat.completions.create(
-            model="m", messages=user("hello"), tools=CHAT_TOOLS, seed=seed, max_tokens=200,
+            model="m", messages=user("hello"), tools=STRICT_TOOLS, seed=seed, max_tokens=200,
             tool_choice={"type": "function", "function": {"name": "get_weather"}}, extra_body=off,
         )
         calls = named.choices[0].message.tool_calls

@@ -169,7 +169,8 @@ impl Reply {
     pub fn data(&self) -> Vec<Value> {
         let events = self.events();
         let data = events.iter().map(|(_, data)| data).filter(|data| *data != "[DONE]");
-        data.map(|data| serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {data}"))).collect()
+        data.map(|data| serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {data}")))
+            .collect()
     }
 }
 

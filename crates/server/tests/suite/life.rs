@@ -10,7 +10,8 @@ const STREAM: &str = r#", "stream": true"#;
 /// Bug reports H18: signs of life do not depend on the engine's thread, and the head comes first.
 #[test]
 fn a_step_that_takes_long_is_no_silence() {
-    let play = r#"{"thinking": false, "replies": [{"text": ["d"], "delay": {"after": 0, "ms": 1500}}]}"#;
+    let play =
+        r#"{"thinking": false, "replies": [{"text": ["d"], "delay": {"after": 0, "ms": 1500}}]}"#;
     let keepalive = Duration::from_millis(200);
     let server = start_with(play, Options { keepalive, ..options() });
     for (path, body, sign) in [
@@ -34,7 +35,8 @@ fn a_step_that_takes_long_is_no_silence() {
 /// is reused when the prompt comes again.
 #[test]
 fn a_client_that_leaves_stops_the_work() {
-    let play = r#"{"step_rows": 8, "step_ms": 30, "sessions": 1, "thinking": false, "other": ["ok"]}"#;
+    let play =
+        r#"{"step_rows": 8, "step_ms": 30, "sessions": 1, "thinking": false, "other": ["ok"]}"#;
     let server = start(play);
     let long = chat(&"many words ".repeat(100), "");
     let stream = server.send("/v1/chat/completions", &long);
