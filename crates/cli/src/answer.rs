@@ -5,6 +5,7 @@ use crate::flags::{self, Speculate};
 use crate::loading;
 use crate::progress::Progress;
 use ironstar_engine::sampler::Settings;
+use ironstar_engine::store::Problem;
 use ironstar_engine::{
     CancelFlag, Control, Engine, Finish, Generate, Session, Speculation, SpeculationReport, Token,
 };
@@ -70,9 +71,21 @@ impl Answerer {
                 Speculate::Auto => Speculation::Auto,
                 Speculate::Off => Speculation::Off,
                 Speculate::Mtp => Speculation::Mtp,
+                Speculate::Dspark => Speculation::Dspark,
                 Speculate::Lookup => Speculation::Lookup,
             },
         })
+    }
+
+    /// Waits until what was read is on disk, and tells what went wrong with that.
+    pub fn finish_storing(&mut self) -> Vec<String> {
+        self.engine.flush_store();
+        let problems = self.engine.store().status().problems;
+        let line = |p: &Problem| match p.count {
+            1 => p.text.clone(),
+            n => format!("{} ({n} times)", p.text),
+        };
+        problems.iter().map(line).collect()
     }
 
     /// Settings of the flags, completed by the model file's.

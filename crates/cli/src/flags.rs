@@ -180,6 +180,16 @@ pub struct Model {
     #[arg(long, value_name = "N", default_value_t = 512,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=8192))]
     pub prefill_chunk: usize,
+    /// Keep what was read in a folder, so that later runs need not read it again
+    /// (docs/state-format.md)
+    #[arg(long, value_name = "FOLDER")]
+    pub state_dir: Option<PathBuf>,
+    /// Most MiB of that folder for a model
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    pub state_disk_mib: u32,
+    /// Most MiB of memory for what was read, beside the sessions themselves
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub state_ram_mib: u32,
     /// Draft tokens ahead and verify them; the answer does not depend on it
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub speculate: Speculate,

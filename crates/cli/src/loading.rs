@@ -67,6 +67,9 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
             Numerics::Quantized => RowStorage::Bf16,
             Numerics::Float | Numerics::Exact => RowStorage::F32,
         },
+        store_dir: flags.state_dir.clone(),
+        store_disk_bytes: u64::from(flags.state_disk_mib) << 20,
+        store_ram_bytes: u64::from(flags.state_ram_mib) << 20,
         ..EngineOptions::default()
     };
     let bar = Progress::new("loading", 0, "bytes");

@@ -53,6 +53,28 @@ fn json_says_what_text_says() {
 }
 
 #[test]
+fn the_next_run_need_not_read_again() {
+    let folder = common::folder("states");
+    let state_dir = folder.join("new").join("states");
+    let state_dir = state_dir.to_str().expect("a path in UTF-8");
+    let words: Vec<&str> = STORY.iter().copied().chain(["--state-dir", state_dir]).collect();
+    let (first, second) = (run(&words), run(&words));
+    assert_eq!(first.stdout, second.stdout);
+    assert_eq!(String::from_utf8_lossy(&first.stdout), story(&[]));
+    let told = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told(&first).contains("(0 reused)"), "{}", told(&first));
+    assert!(!told(&second).contains("(0 reused)"), "{}", told(&second));
+    // A folder that cannot be used costs a line, not the answer.
+    std::fs::write(folder.join("file"), b"mine").expect("a file");
+    let file = folder.join("file");
+    let file = file.to_str().expect("a path in UTF-8");
+    let words: Vec<&str> = STORY.iter().copied().chain(["--state-dir", file]).collect();
+    let output = run(&words);
+    assert_eq!(output.stdout, second.stdout);
+    assert!(told(&output).contains("state folder"), "{}", told(&output));
+}
+
+#[test]
 fn a_prompt_may_come_from_a_pipe_or_a_file() {
     let asked = text(&["run", "-p", "Who are you?", "--temp", "0"]);
     let mut child = ironstar(&["run", "--temp", "0"])

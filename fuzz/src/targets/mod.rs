@@ -5,6 +5,7 @@ mod gguf;
 mod model;
 mod quant;
 mod self_test;
+mod store;
 mod text;
 
 /// A parser of outside bytes, as the driver sees it.
@@ -38,6 +39,8 @@ pub static TARGETS: &[Target] = &[
     gguf::SAFETENSORS,
     model::LOAD,
     model::RESTORE,
+    store::FILE,
+    store::ENTRY,
 ];
 
 /// Targets with known faults, which test the driver itself. CI does not fuzz them.

@@ -69,6 +69,7 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
         note(logprob_lines(&answerer, &answer).trim_end());
     }
     note(&answer.summary(seed));
+    answerer.finish_storing().iter().for_each(|problem| note(problem));
     match answer.finish {
         Finish::Cancelled if output.failure.is_none() => Err(Failure::interrupted()),
         _ => output.failure.map_or(Ok(()), Err),
@@ -167,9 +168,21 @@ fn json(answerer: &Answerer, answer: &Answer, seed: u64) -> String {
         "completion_seconds": answer.times.1.as_secs_f64(),
         "drafted": answer.speculation.drafted,
         "accepted": answer.speculation.accepted,
+        "speculation": speculation_json(&answer.speculation),
         "tokens": tokens,
     });
     format!("{object}\n")
+}
+
+/// Steps, the drafter's time, and guesses and right ones at each depth of a step.
+fn speculation_json(report: &ironstar_engine::SpeculationReport) -> serde_json::Value {
+    let depths: Vec<_> = report.depths.iter().take_while(|depth| depth.0 > 0).collect();
+    json!({
+        "steps": report.steps,
+        "plain_steps": report.plain_steps,
+        "drafting_seconds": report.drafting.as_secs_f64(),
+        "depths": depths,
+    })
 }
 
 /// A line a token: its log probability and the alternatives.

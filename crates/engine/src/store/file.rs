@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub(super) const MAGIC: &[u8; 8] = b"ISTORE\0\x01";
 /// Bytes before the tokens.
 const HEADER_BYTES: usize = 112;
-/// Hash of all bytes before it.
-const CHECKSUM_BYTES: usize = 32;
+/// Bytes that share a checksum, from the beginning of the file; the last ones are fewer.
+const PIECE_BYTES: usize = 1 << 16;
 /// Most bytes of extras: room for a rendered text of some 100,000 tokens.
 const EXTRAS_MAX: usize = 1 << 20;
 /// End of every name.
@@ -112,8 +112,7 @@ pub struct View<'a> {
 
 /// Reads a file that may be anything; allocates no more than its tokens.
 pub fn read_file(bytes: &[u8]) -> Result<View<'_>, Damage> {
-    let body = bytes.len().checked_sub(CHECKSUM_BYTES).ok_or(Damage::Short)?;
-    let (header, rest) = bytes[..body].split_at_checked(HEADER_BYTES).ok_or(Damage::Short)?;
+    let (header, rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(Damage::Short)?;
     if header[..8] != *MAGIC {
         return Err(Damage::Magic);
     }
@@ -136,11 +135,13 @@ pub fn read_file(bytes: &[u8]) -> Result<View<'_>, Damage> {
     if !own || position == 0 || extras > EXTRAS_MAX || number(108)? != 0 {
         return Err(Damage::Header);
     }
-    let wanted = payload.checked_add(extras).and_then(|n| n.checked_add(count * 4));
-    if wanted != Some(rest.len()) {
+    let size = payload.checked_add(extras).and_then(|n| n.checked_add(count * 4));
+    let size = size.filter(|size| *size <= rest.len()).ok_or(Damage::Short)?;
+    let (rest, found) = rest.split_at(size);
+    if found.len() != checksum_bytes(HEADER_BYTES + size) {
         return Err(Damage::Short);
     }
-    if blake3::hash(&bytes[..body]).as_bytes()[..] != bytes[body..] {
+    if checksums(&[&bytes[..HEADER_BYTES + size]]) != found {
         return Err(Damage::Checksum);
     }
     let (tokens, rest) = rest.split_at(count * 4);
@@ -158,6 +159,45 @@ pub fn read_file(bytes: &[u8]) -> Result<View<'_>, Damage> {
     })
 }
 
+/// CRC-32 of each piece of the parts, one behind the other.
+fn checksums(parts: &[&[u8]]) -> Vec<u8> {
+    let (mut all, mut hasher, mut room) = (Vec::new(), crc32fast::Hasher::new(), PIECE_BYTES);
+    for mut part in parts.iter().copied() {
+        while !part.is_empty() {
+            let (now, later) = part.split_at(part.len().min(room));
+            hasher.update(now);
+            (part, room) = (later, room - now.len());
+            if room == 0 {
+                let piece = std::mem::replace(&mut hasher, crc32fast::Hasher::new());
+                all.extend_from_slice(&piece.finalize().to_le_bytes());
+                room = PIECE_BYTES;
+            }
+        }
+    }
+    if room < PIECE_BYTES {
+        all.extend_from_slice(&hasher.finalize().to_le_bytes());
+    }
+    all
+}
+
+fn checksum_bytes(body: usize) -> usize {
+    body.div_ceil(PIECE_BYTES) * 4
+}
+
+/// Bytes with the checksums that they should end with in their place; for tests of what lies
+/// behind that check.
+#[must_use]
+pub fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    // So many pieces that they and their checksums fill the file.
+    let pieces = bytes.len().div_ceil(PIECE_BYTES + 4);
+    if let Some(body) = bytes.len().checked_sub(pieces * 4) {
+        let fresh = checksums(&[&bytes[..body]]);
+        bytes.truncate(body);
+        bytes.extend_from_slice(&fresh);
+    }
+    bytes
+}
+
 /// The payload of a file that must be this node of this key.
 pub(super) fn open(
     bytes: Vec<u8>,
@@ -172,8 +212,8 @@ pub(super) fn open(
     if !named || !placed || chain::child(key, parent, kind, tokens) != id {
         return Err(Damage::Place);
     }
-    let end = bytes.len() - CHECKSUM_BYTES;
-    let start = end - view.payload.len();
+    let start = HEADER_BYTES + view.tokens.len() * 4 + view.extras.len();
+    let end = start + view.payload.len();
     Ok(Payload { file: Arc::new(bytes), start, end })
 }
 
@@ -194,13 +234,12 @@ pub(super) fn frame(key: &Key, name: &Name, tokens: &[u32], payload: &[u8]) -> [
     head.extend_from_slice(&[0; 8]);
     debug_assert_eq!(head.len(), HEADER_BYTES);
     head.extend_from_slice(&chain::token_bytes(tokens));
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&head);
-    hasher.update(payload);
-    [head, hasher.finalize().as_bytes().to_vec()]
+    let tail = checksums(&[&head, payload]);
+    [head, tail]
 }
 
 /// Bytes of a file with so many tokens of its own and such a payload.
 pub(super) fn file_bytes(tokens: usize, payload: usize) -> u64 {
-    u64::try_from(HEADER_BYTES + tokens * 4 + payload + CHECKSUM_BYTES).unwrap_or(u64::MAX)
+    let body = HEADER_BYTES + tokens * 4 + payload;
+    u64::try_from(body + checksum_bytes(body)).unwrap_or(u64::MAX)
 }

@@ -30,7 +30,7 @@ mod writer;
 
 pub use chain::{Id, Key, Kind};
 pub use disk::{Claim, Disk, Folder, Listed};
-pub use file::{Damage, View, read_file};
+pub use file::{Damage, View, read_file, sealed};
 pub use writer::{Problem, Receipt};
 
 use file::{Name, Payload};

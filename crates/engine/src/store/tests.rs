@@ -112,9 +112,9 @@ fn ten_branches_of_a_long_prefix_store_it_once() {
     let (blocks, checkpoints) = (390 + 10 * 4, 11);
     assert_eq!(status.ram_bytes, (blocks * BLOCK + checkpoints * RINGS) as u64);
     assert_eq!((status.ram_nodes, status.disk_nodes), (blocks + checkpoints, blocks + checkpoints));
-    // A file is 144 bytes and its tokens more than its payload.
+    // A file is 116 bytes and its tokens more than its payload.
     let tails = 4 * (80 + 10 * (580 - 512));
-    let files = blocks * (BLOCK + 144 + 512) + checkpoints * (RINGS + 144) + tails;
+    let files = blocks * (BLOCK + 116 + 512) + checkpoints * (RINGS + 116) + tails;
     assert_eq!(status.disk_bytes, files as u64);
     assert!(disk.bytes() == files as u64, "nothing but that, and an empty claim");
     assert_eq!((status.saved, status.not_saved, status.queued_bytes), (11, 0, 0));
@@ -505,4 +505,32 @@ fn a_file_says_what_it_is_in_any_state() {
     for wrong in ["", "b", "b0000000128", "x0000000128-a-b.state", "é.state"] {
         assert_eq!(Name::parse(wrong), None);
     }
+}
+
+#[test]
+fn every_piece_of_a_large_file_has_its_checksum() {
+    let all = tokens(4, 128);
+    let parent = chain::root(&key());
+    let id = chain::child(&key(), parent, Kind::Block, &all);
+    let name = Name { kind: Kind::Block, position: 128, parent, id };
+    // Pieces of 65,536 bytes after a header of 112 and 512 of tokens.
+    for len in [0, 1, 64_911, 64_912, 64_913, 130_448, 200_000] {
+        let payload = payload(&all, len);
+        let [head, tail] = file::frame(&key(), &name, &all, &payload);
+        let bytes = [&head[..], &payload, &tail].concat();
+        assert_eq!(bytes.len() as u64, file::file_bytes(128, len));
+        assert_eq!(read_file(&bytes).unwrap().payload, payload);
+        assert_eq!(sealed(bytes.clone()), bytes);
+        let opened = file::open(bytes.clone(), &key(), &name, &all).unwrap();
+        assert_eq!(opened[..], payload[..]);
+        for at in [0, 8, 111, 112, 65_535, 65_536, 131_071, bytes.len() - 1] {
+            let mut flipped = bytes.clone();
+            if let Some(byte) = flipped.get_mut(at) {
+                *byte ^= 0x10;
+                assert!(read_file(&flipped).is_err(), "{len} bytes, flipped at {at}");
+            }
+        }
+    }
+    // The sum is the CRC-32 of zip and PNG, whose value of these digits is published.
+    assert_eq!(crc32fast::hash(b"123456789"), 0xCBF4_3926);
 }
