@@ -204,10 +204,12 @@ pub struct Model {
 /// Backends by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendName {
-    /// The best that is there.
+    /// A card with room for the model, else the processor.
     Auto,
     /// The processor.
     Cpu,
+    /// The first NVIDIA card.
+    Cuda,
 }
 
 /// Instruction sets by name.

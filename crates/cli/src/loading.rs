@@ -9,6 +9,7 @@ use ironstar_engine::{BackendChoice, Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
 use ironstar_model::{Directions, RowStorage, SteeringScales};
 use ironstar_text::Tokenizer;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// The small model that every binary carries, and its next-token block.
@@ -53,7 +54,9 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         backend: match flags.backend {
             BackendName::Auto => BackendChoice::Auto,
             BackendName::Cpu => BackendChoice::Cpu,
+            BackendName::Cuda => BackendChoice::Cuda,
         },
+        kernel_cache: kernel_cache(),
         threads: flags.threads.map_or(0, usize::from),
         isa: flags.isa.map(|name| match name {
             IsaName::Scalar => Isa::Scalar,
@@ -81,6 +84,10 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
     let mut engine =
         Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress).map_err(from_engine)?;
     drop(bar);
+    if let Some(note) = engine.backend_note() {
+        // Nothing is lost if nobody reads it.
+        let _ = writeln!(std::io::stderr(), "ironstar: {note}");
+    }
     steer(&mut engine, &flags.steering)?;
     if flags.debug.contains(&DebugKey::Steps) {
         engine.set_observer(Some(Box::new(StepPrinter::default())));

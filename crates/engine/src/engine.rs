@@ -1,9 +1,10 @@
 //! A loaded model on a backend.
 
+use crate::backend::{self, BackendChoice};
 use crate::sampler::Sampler;
 use crate::store::{Disk, Folder, Key, Settings, Store, Writing};
 use crate::{Error, Session};
-use ironstar_device::{Backend, Counters, Cpu, CpuConfig, Isa, Step};
+use ironstar_device::{Backend, Counters, Isa, Step};
 use ironstar_gguf::{Gguf, Metadata};
 use ironstar_model::{
     BLOCK_TOKENS, Directions, LogitsFor, Model, Observer, Options as ModelOptions, Output,
@@ -12,16 +13,6 @@ use ironstar_model::{
 use ironstar_text::{PRE_TOKENIZER, Parts, Tokenizer};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Where a model runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BackendChoice {
-    /// The best that is there.
-    #[default]
-    Auto,
-    /// The processor.
-    Cpu,
-}
 
 /// Which next-token block is loaded with a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +35,8 @@ pub struct EngineOptions {
     pub threads: usize,
     /// Instruction set; `None` means the best that is there.
     pub isa: Option<Isa>,
+    /// Folder of kernels that were compiled for a card; `None` compiles them at every start.
+    pub kernel_cache: Option<PathBuf>,
     /// Which next-token block to load.
     pub drafter: DrafterChoice,
     /// Most rows of a step, so also of a prompt's.
@@ -70,6 +63,7 @@ impl Default for EngineOptions {
             backend: BackendChoice::Auto,
             threads: 0,
             isa: None,
+            kernel_cache: None,
             drafter: DrafterChoice::Beside,
             step_rows: 512,
             checkpoint_spacing: 2048,
@@ -88,12 +82,6 @@ impl EngineOptions {
         let (round_trips, rows) = (self.round_trips, self.rows);
         ModelOptions { round_trips, rows, step_rows_max: self.step_rows }
     }
-
-    fn open_backend(&self) -> Result<Box<dyn Backend>, Error> {
-        let (BackendChoice::Auto | BackendChoice::Cpu) = self.backend;
-        let (threads, isa, float_products) = (self.threads, self.isa, self.float_products);
-        Ok(Box::new(Cpu::new(CpuConfig { threads, isa, float_products })?))
-    }
 }
 
 /// A loaded model on a backend, with its tokenizer. Sessions are plain values beside it: whoever
@@ -108,6 +96,7 @@ pub struct Engine {
     pub(crate) options: EngineOptions,
     tokenizer: Option<Tokenizer>,
     observer: Option<Box<dyn Observer + Send>>,
+    backend_note: Option<String>,
     /// States of sessions that are gone; their memory is freed at the next occasion.
     dropped: Dropped,
 }
@@ -150,8 +139,11 @@ impl Engine {
         options: EngineOptions,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Engine, Error> {
-        let backend = options.open_backend()?;
-        Engine::on_backend(backend, gguf, drafter, options, progress)
+        let files: Vec<&Gguf> = std::iter::once(gguf).chain(drafter).collect();
+        let backend::Opened { backend, note } = backend::open(&options, &files)?;
+        let mut engine = Engine::on_backend(backend, gguf, drafter, options, progress)?;
+        engine.backend_note = note;
+        Ok(engine)
     }
 
     /// Opens a model on a given backend; what the options say of backends is not used.
@@ -190,6 +182,7 @@ impl Engine {
             options,
             tokenizer,
             observer: None,
+            backend_note: None,
             dropped: Dropped::default(),
         })
     }
@@ -217,6 +210,12 @@ impl Engine {
     #[must_use]
     pub fn options(&self) -> &EngineOptions {
         &self.options
+    }
+
+    /// Why `auto` did not take a card that is there.
+    #[must_use]
+    pub fn backend_note(&self) -> Option<&str> {
+        self.backend_note.as_deref()
     }
 
     /// Name of the backend.

@@ -45,6 +45,7 @@
 //! }
 //! ```
 
+mod backend;
 mod cancel;
 mod draft;
 mod engine;
@@ -57,9 +58,10 @@ mod session;
 mod snapshot;
 pub mod store;
 
+pub use backend::BackendChoice;
 pub use cancel::CancelFlag;
 pub use draft::{Speculation, SpeculationReport};
-pub use engine::{BackendChoice, DrafterChoice, Engine, EngineOptions, drafter_beside, tokenizer};
+pub use engine::{DrafterChoice, Engine, EngineOptions, drafter_beside, tokenizer};
 pub use error::{Blame, Error};
 pub use generate::{Control, Finish, Generate, Generated, Token};
 pub use score::{Score, Scored};
