@@ -150,6 +150,10 @@ pub struct OfferedTool {
     pub name: String,
     /// Namespace and name within it, where the client offered the tool so.
     pub namespace: Option<(String, String)>,
+    /// What it does, as a JSON string; empty where nobody said.
+    pub description: String,
+    /// What its namespace is for, as a JSON string; empty where nobody said.
+    pub namespace_description: String,
     /// Whether arguments must follow the schema.
     pub strict: bool,
     /// What the client calls it back with.

@@ -94,7 +94,7 @@ impl CallMemory {
         let same = block.calls.len() == calls.len()
             && block.calls.iter().zip(calls).all(|(ours, theirs)| {
                 ours.id == theirs.id
-                    && ours.name == theirs.name
+                    && ours.name.replace("::", "__") == theirs.name.replace("::", "__")
                     && same_json(&ours.arguments, &theirs.arguments)
             });
         same.then_some(block)

@@ -2,11 +2,12 @@
 
 use ironstar_text::Segment;
 use ironstar_text::chat::{
-    Conversation, End, Message, Release, RenderOptions, Thinking, ToolChoice, render_replaying,
+    Conversation, End, Message, Release, RenderOptions, Thinking, Tool, ToolChoice,
+    render_replaying,
 };
 
 use crate::grammar::{self, Bounds};
-use crate::{ApiError, Call, CallMemory, Choice, ParserOptions, Prompt, Protocol};
+use crate::{ApiError, Call, CallMemory, Choice, ParserOptions, Prompt, Protocol, ToolSet, parse};
 
 /// What a server knows of its model and its defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +67,12 @@ pub fn prepare(
         _ => ToolChoice::Auto,
     };
     memory.restore(&mut conversation);
+    if profile.release == Release::V41 {
+        spell_namespaces(&mut conversation, &call.tools)?;
+    }
+    if call.protocol == Protocol::Messages && profile.release != Release::V41 {
+        remind(&mut conversation.messages);
+    }
     let end = if call.continue_last { End::ContinueLast } else { End::Answer };
     let options = RenderOptions { release: profile.release, thinking, end };
     let written =
@@ -90,6 +97,50 @@ pub fn prepare(
         call_prefix: if call.protocol == Protocol::Messages { "toolu_" } else { "call_" },
     };
     Ok(Prepared { segments, thinking, parser, grammar: grammar::of_answer(&bounds) })
+}
+
+/// Tools of namespaces in the way of V4.1: two colons in their names, and what the namespace is for
+/// before what the tool does. The parser takes the names back.
+fn spell_namespaces(conversation: &mut Conversation, tools: &ToolSet) -> Result<(), ApiError> {
+    let spelt = |name: &str| {
+        let tool = tools.find(name)?;
+        let (space, local) = tool.namespace.as_ref()?;
+        Some((format!("{space}::{local}"), tool))
+    };
+    for shown in &mut conversation.tools {
+        let Some((name, tool)) = spelt(shown.name()) else { continue };
+        let text = |json: &str| serde_json::from_str::<String>(json).unwrap_or_default();
+        let mut description = text(&tool.namespace_description);
+        if !description.is_empty() {
+            description.push('\n');
+        }
+        description.push_str(&text(&tool.description));
+        let description = serde_json::Value::from(description).to_string();
+        let json = parse::tools::shown(&name, &description, &tool.parameters);
+        *shown = Tool::from_json(&json)
+            .map_err(|error| ApiError::invalid("tools", error.to_string()))?;
+    }
+    for message in &mut conversation.messages {
+        let Message::Assistant(turn) = message else { continue };
+        for call in &mut turn.calls {
+            if let Some((name, _)) = spelt(&call.name) {
+                call.name = name;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Instructions among the messages of this protocol come and go with the turns. A release that has
+/// no place for them but the head gets them where they are, in the words that DeepSeek's own service
+/// has for them: at the head they would change the prompt from its beginning.
+fn remind(messages: &mut [Message]) {
+    let begun = messages.iter().position(|message| !matches!(message, Message::System(_)));
+    for message in messages.iter_mut().skip(begun.unwrap_or(usize::MAX)) {
+        if let Message::System(text) = message {
+            *message = Message::User(format!("<system-reminder>\n{text}\n</system-reminder>"));
+        }
+    }
 }
 
 /// Whether the last message, which is to be continued, is past its reasoning.

@@ -125,7 +125,11 @@ impl Rules {
             }
         };
         let name = format!("call_{at}");
-        let open = quoted(&format!("{} name=\"{}\">\n", tags.invoke, tool.name));
+        let spelt = match &tool.namespace {
+            Some((space, local)) if tags.release == Release::V41 => format!("{space}::{local}"),
+            _ => tool.name.clone(),
+        };
+        let open = quoted(&format!("{} name=\"{spelt}\">\n", tags.invoke));
         // A release that joins no lines leaves an empty one.
         let empty = if parameters.ends_with(|c| c == '*' || c == '?') || parameters.is_empty() {
             "\"\\n\"?"
@@ -184,6 +188,7 @@ impl Rules {
 
 /// How tags are spelt. Their brackets belong to what stands before the marker.
 struct Tags {
+    release: Release,
     marker: String,
     calls: &'static str,
     invoke: &'static str,
@@ -196,7 +201,7 @@ impl Tags {
             Release::April | Release::V0731 => ("tool_calls", "invoke", "parameter"),
             Release::V41 => (" calls", " invoke", " parameter"),
         };
-        Self { marker: format!("<[{token}]>"), calls, invoke, parameter }
+        Self { release, marker: format!("<[{token}]>"), calls, invoke, parameter }
     }
 
     /// The rest of a closing tag, after its bracket and slash.

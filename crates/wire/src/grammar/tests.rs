@@ -62,6 +62,8 @@ fn tool(name: &str, strict: bool, parameters: &str) -> OfferedTool {
     OfferedTool {
         name: name.to_owned(),
         namespace: None,
+        description: String::new(),
+        namespace_description: String::new(),
         strict,
         kind: ToolKind::Function,
         parameters: parameters.to_owned(),

@@ -350,6 +350,10 @@ impl OutputParser {
     }
 
     fn begin_call(&mut self, name: String, out: &mut Vec<Output>) {
+        // V4.1 spells namespaces with colons; the tools have one name in all releases.
+        let flat = name.replacen("::", "__", 1);
+        let known = |name: &str| self.options.tools.find(name).is_some();
+        let name = if !known(&name) && known(&flat) { flat } else { name };
         let index = self.calls.len();
         let id = format!("{}{}_{index}", self.options.call_prefix, self.options.call_ids);
         self.arguments = Arguments::new(self.options.tools.find(&name));

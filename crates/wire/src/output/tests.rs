@@ -9,6 +9,8 @@ fn tool(name: &str, parameters: &str) -> OfferedTool {
     OfferedTool {
         name: name.to_owned(),
         namespace: None,
+        description: String::new(),
+        namespace_description: String::new(),
         strict: false,
         kind: ToolKind::Function,
         parameters: parameters.to_owned(),

@@ -122,7 +122,10 @@ fn messages(
         let role = fields.need("role")?.one_of(&ROLES)?;
         let content = fields.need("content")?;
         match role {
-            Role::System => system(turns, content::text(Some(content))?.unwrap_or_default()),
+            Role::System => {
+                let text = content::text(Some(content))?.unwrap_or_default();
+                turns.push(Message::System(text));
+            }
             Role::User if content.kind() == Kind::String => {
                 turns.push(Message::User(content.string()?));
             }
@@ -136,45 +139,26 @@ fn messages(
     Ok(())
 }
 
-/// Instructions among the messages. Once the conversation has begun they stand where they are, in
-/// the words in which the model was taught to expect them: at the head they would change the
-/// prompt from its beginning.
-fn system(turns: &mut Turns, text: String) {
-    let begun = turns.messages.iter().any(|message| !matches!(message, Message::System(_)));
-    turns.push(match begun {
-        false => Message::System(text),
-        true => Message::User(format!("<system-reminder>\n{text}\n</system-reminder>")),
-    });
-}
-
-/// Results of tools and text, in order; neighbouring texts are one message.
+/// Results of tools and text, in order; a prompt joins neighbouring texts.
 fn user(content: &Node<'_>, turns: &mut Turns, notes: &mut Vec<String>) -> Result<(), ApiError> {
     let blocks = content.array()?;
     if blocks.is_empty() {
         return Err(content.wrong("at least one block (there are none)"));
     }
-    let mut texts: Vec<String> = Vec::new();
-    let said = |turns: &mut Turns, texts: &mut Vec<String>| {
-        if !texts.is_empty() {
-            turns.push(Message::User(std::mem::take(texts).join(content::BETWEEN_PARTS)));
-        }
-    };
     for block in blocks {
         let mut fields = block.object()?;
         let kind = fields.need("type")?;
         match kind.string()?.as_str() {
-            "text" => texts.push(fields.need("text")?.string()?),
+            "text" => turns.push(Message::User(fields.need("text")?.string()?)),
             "tool_result" => {
-                said(turns, &mut texts);
                 let id = fields.need("tool_use_id")?;
                 turns.result(&id, result_text(&mut fields, notes)?)?;
             }
-            "document" => texts.push(document(&mut fields)?),
+            "document" => turns.push(Message::User(document(&mut fields)?)),
             name if from_server(name) => notes.push(left_out(&block, name)),
             name => return Err(content::unreadable(&kind, name)),
         }
     }
-    said(turns, &mut texts);
     Ok(())
 }
 

@@ -12,7 +12,7 @@ mod messages;
 mod responses;
 mod sampling;
 mod thinking;
-mod tools;
+pub(crate) mod tools;
 mod turns;
 
 #[cfg(test)]

@@ -25,11 +25,18 @@ pub(super) struct Tools {
 /// One tool, from whatever protocol.
 pub(super) struct Declared<'a> {
     pub(super) name: Node<'a>,
-    pub(super) namespace: Option<&'a str>,
+    pub(super) namespace: Option<Namespace<'a>>,
     pub(super) description: Option<Node<'a>>,
     pub(super) parameters: Option<Node<'a>>,
     pub(super) strict: bool,
     pub(super) kind: ToolKind,
+}
+
+/// Where a tool was found.
+#[derive(Clone)]
+pub(super) struct Namespace<'a> {
+    pub(super) name: String,
+    pub(super) description: Option<Node<'a>>,
 }
 
 impl<'a> Declared<'a> {
@@ -67,7 +74,8 @@ impl Tools {
         if local.chars().count() > NAME_CHARS_MAX {
             return Err(tool.name.wrong(&format!("at most {NAME_CHARS_MAX} characters")));
         }
-        let name = tool.namespace.map_or_else(|| local.clone(), |space| flattened(space, &local));
+        let space = tool.namespace.as_ref();
+        let name = space.map_or_else(|| local.clone(), |space| flattened(&space.name, &local));
         if !self.names.insert(name.clone()) {
             return Err(tool.name.wrong("a name that no other tool has"));
         }
@@ -75,30 +83,21 @@ impl Tools {
             ToolKind::Custom => FREE_TEXT,
             ToolKind::Function => tool.parameters.as_ref().map_or("", Node::raw),
         };
-        self.shown.push(self.shown_tool(&name, tool, parameters)?);
-        self.set.tools.push(OfferedTool {
+        let raw = |node: Option<&Node<'_>>| node.map_or_else(String::new, |n| n.raw().to_owned());
+        let offered = OfferedTool {
             name,
-            namespace: tool.namespace.map(|space| (space.to_owned(), local)),
+            namespace: space.map(|space| (space.name.clone(), local)),
+            description: raw(tool.description.as_ref()),
+            namespace_description: raw(space.and_then(|space| space.description.as_ref())),
             strict: tool.strict,
             kind: tool.kind,
             parameters: parameters.to_owned(),
-        });
+        };
+        let shown = shown(&offered.name, &offered.description, &offered.parameters);
+        let wrong = |error| tool.name.wrong(&format!("a tool ({error})"));
+        self.shown.push(Tool::from_json(&shown).map_err(wrong)?);
+        self.set.tools.push(offered);
         Ok(())
-    }
-
-    /// The tool as the prompt shows it: the same text for the same tool, in every protocol.
-    fn shown_tool(&self, name: &str, tool: &Declared<'_>, schema: &str) -> Result<Tool, ApiError> {
-        let mut json = format!("{{\"name\": {}", serde_json::Value::from(name));
-        if let Some(description) = &tool.description {
-            json.push_str(", \"description\": ");
-            json.push_str(description.raw());
-        }
-        if !schema.is_empty() {
-            json.push_str(", \"parameters\": ");
-            json.push_str(schema);
-        }
-        json.push('}');
-        Tool::from_json(&json).map_err(|error| tool.name.wrong(&format!("a tool ({error})")))
     }
 
     /// Keeps the tools of these names only.
@@ -129,6 +128,19 @@ impl Tools {
             _ => Ok(()),
         }
     }
+}
+
+/// A tool as a prompt shows it: the same text for the same tool, in every protocol. The
+/// description and the schema are JSON, or empty.
+pub(crate) fn shown(name: &str, description: &str, schema: &str) -> String {
+    let mut json = format!("{{\"name\": {}", serde_json::Value::from(name));
+    for (key, value) in [("description", description), ("parameters", schema)] {
+        if !value.is_empty() {
+            json.push_str(&format!(", \"{key}\": {value}"));
+        }
+    }
+    json.push('}');
+    json
 }
 
 /// The one name of a tool in a namespace.

@@ -4,7 +4,7 @@ use ironstar_text::chat::{Assistant, Message, ToolCall};
 
 use super::output_text;
 use crate::json::{Fields, Kind, Node};
-use crate::parse::content::{self, BETWEEN_PARTS};
+use crate::parse::content;
 use crate::parse::tools::flattened;
 use crate::parse::turns::{Turns, call};
 use crate::{ApiError, Limits};
@@ -57,20 +57,10 @@ pub(super) fn read(
     if items.is_empty() && !turns.continued {
         return Err(input.wrong("at least one item (there are none)"));
     }
-    // Reasoning belongs to the turn that follows it; alone it is none.
-    let mut reasoning = None;
-    for node in items {
-        item(&node, turns, &mut reasoning, notes)?;
-    }
-    Ok(())
+    items.iter().try_for_each(|node| item(node, turns, notes))
 }
 
-fn item(
-    node: &Node<'_>,
-    turns: &mut Turns,
-    reasoning: &mut Option<String>,
-    notes: &mut Vec<String>,
-) -> Result<(), ApiError> {
+fn item(node: &Node<'_>, turns: &mut Turns, notes: &mut Vec<String>) -> Result<(), ApiError> {
     let mut fields = node.object()?;
     let kind = fields.take("type");
     let name = kind.as_ref().map_or(Ok("message".to_owned()), Node::string)?;
@@ -78,25 +68,30 @@ fn item(
         status.one_of(&[("completed", ()), ("incomplete", ()), ("failed", ())])?;
     }
     match name.as_str() {
-        "message" => message(&mut fields, turns, reasoning)?,
-        "reasoning" => add(reasoning, thoughts(&mut fields)?),
+        "message" => message(&mut fields, turns)?,
+        "reasoning" => {
+            let reasoning = thoughts(&mut fields)?;
+            if !reasoning.is_empty() {
+                let turn = Assistant { reasoning: Some(reasoning), ..Assistant::default() };
+                turns.assistant(turn, true);
+            }
+        }
         "function_call" => {
             let (id, name) = id_and_name(&mut fields)?;
             let call = call(id, name, fields.take("arguments").as_ref())?;
-            called(call, turns, reasoning);
+            called(call, turns);
         }
         "custom_tool_call" => {
             let (id, name) = id_and_name(&mut fields)?;
             let input = serde_json::json!({"input": fields.need("input")?.string()?});
-            called(ToolCall { id, name, arguments: input.to_string() }, turns, reasoning);
+            called(ToolCall { id, name, arguments: input.to_string() }, turns);
         }
         "local_shell_call" => {
             let id = fields.need("call_id")?.string()?;
             let call = call(id, "local_shell".to_owned(), Some(&fields.need("action")?))?;
-            called(call, turns, reasoning);
+            called(call, turns);
         }
         "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
-            *reasoning = None;
             let id = match fields.take("call_id") {
                 Some(id) => id,
                 None => fields.need("id").map_err(|_| fields.missing("call_id"))?,
@@ -121,30 +116,21 @@ fn item(
     Ok(())
 }
 
-fn message(
-    fields: &mut Fields<'_>,
-    turns: &mut Turns,
-    reasoning: &mut Option<String>,
-) -> Result<(), ApiError> {
+fn message(fields: &mut Fields<'_>, turns: &mut Turns) -> Result<(), ApiError> {
     let role = fields.need("role")?.one_of(&ROLES)?;
     let text = content::needed_text(fields, "content")?;
     match role {
         Role::Assistant => {
-            let reasoning = reasoning.take();
-            turns.assistant(Assistant { reasoning, content: text, calls: Vec::new() }, true);
+            turns.assistant(Assistant { content: text, ..Assistant::default() }, true);
         }
         Role::System => turns.push(Message::System(text)),
-        Role::User => {
-            *reasoning = None;
-            turns.push(Message::User(text));
-        }
+        Role::User => turns.push(Message::User(text)),
     }
     Ok(())
 }
 
-fn called(call: ToolCall, turns: &mut Turns, reasoning: &mut Option<String>) {
-    let reasoning = reasoning.take();
-    turns.assistant(Assistant { reasoning, content: String::new(), calls: vec![call] }, true);
+fn called(call: ToolCall, turns: &mut Turns) {
+    turns.assistant(Assistant { calls: vec![call], ..Assistant::default() }, true);
 }
 
 fn id_and_name(fields: &mut Fields<'_>) -> Result<(String, String), ApiError> {
@@ -161,15 +147,4 @@ fn thoughts(fields: &mut Fields<'_>) -> Result<String, ApiError> {
     let content = content::text(fields.take("content"))?.filter(|text| !text.is_empty());
     let summary = content::text(fields.take("summary"))?;
     Ok(content.or(summary).unwrap_or_default())
-}
-
-fn add(reasoning: &mut Option<String>, text: String) {
-    match reasoning {
-        Some(earlier) if !earlier.is_empty() && !text.is_empty() => {
-            earlier.push_str(BETWEEN_PARTS);
-            earlier.push_str(&text);
-        }
-        Some(earlier) => earlier.push_str(&text),
-        None => *reasoning = Some(text),
-    }
 }

@@ -7,7 +7,7 @@ use ironstar_text::chat::{Conversation, Message};
 use super::chat::choice;
 use super::sampling::{max_tokens, sampling, stop};
 use super::thinking::Asked;
-use super::tools::{Declared, Tools};
+use super::tools::{Declared, Namespace, Tools};
 use super::turns::Turns;
 use super::{chat, content, empty, format, note_left, refuse};
 use crate::json::{Fields, Kind, Node};
@@ -171,6 +171,8 @@ fn tools(
         if space.is_empty() {
             return Err(name.wrong("a name"));
         }
+        let description = inner.take("description").map(|n| n.string().map(|_| n)).transpose()?;
+        let space = Namespace { name: space, description };
         for node in inner.need("tools")?.array()? {
             tool(&node, Some(&space), &mut tools, notes, limits)?;
         }
@@ -181,7 +183,7 @@ fn tools(
 
 fn tool(
     node: &Node<'_>,
-    namespace: Option<&str>,
+    namespace: Option<&Namespace<'_>>,
     tools: &mut Tools,
     notes: &mut Vec<String>,
     limits: &Limits,
@@ -203,7 +205,7 @@ fn tool(
             notes.push(format!("`{}` is not enforced: the input is free text", node.path()));
         }
     }
-    tools.add(&Declared { kind, namespace, ..function }, limits)
+    tools.add(&Declared { kind, namespace: namespace.cloned(), ..function }, limits)
 }
 
 /// The text of what a tool returned: a string, or parts.
