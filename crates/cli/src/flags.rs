@@ -237,12 +237,14 @@ pub enum Numerics {
 /// Where drafts come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Speculate {
-    /// The next-token block if there is one.
+    /// The drafter if there is one, and repeats of the text, as long as they pay.
     Auto,
     /// No drafts.
     Off,
     /// The next-token block.
     Mtp,
+    /// The DSpark drafter.
+    Dspark,
     /// Repeats found in the session's own text.
     Lookup,
 }

@@ -33,7 +33,7 @@ fn main() -> Result<(), Error> {
     println!("answering {ANSWER} tokens: {answering:.0} tokens/s");
     println!("ratio: {:.1}", reading / answering);
     for how in [Speculation::Mtp, Speculation::Lookup, Speculation::Auto] {
-        if how != Speculation::Lookup && !engine.model().has_drafter() {
+        if how == Speculation::Mtp && !engine.model().has_mtp() {
             continue;
         }
         let (_, rate) = median(|| measure(&mut engine, &mut session, &prompt, how))?;

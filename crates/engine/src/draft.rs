@@ -1,6 +1,8 @@
-//! Where guesses of coming tokens come from, and when guessing pays.
+//! Where guesses of coming tokens come from; when they pay is in `speculation`.
 
+use crate::speculation::{Cycle, Drafter};
 use crate::{Engine, Error, Session};
+use ironstar_model::Model;
 use std::time::Duration;
 
 /// How an answer is speeded up by guessing tokens and verifying them in one step. The answer does
@@ -9,11 +11,14 @@ use std::time::Duration;
 pub enum Speculation {
     /// One token a step.
     Off,
-    /// The next-token block where there is one, as long as it pays by the clock.
+    /// The drafter where there is one, and repeats of the session's own text, as long as they pay
+    /// by the clock.
     #[default]
     Auto,
     /// The next-token block, always.
     Mtp,
+    /// DSpark, always.
+    Dspark,
     /// Repeats of the session's own text, always.
     Lookup,
 }
@@ -27,37 +32,70 @@ pub struct SpeculationReport {
     pub accepted: usize,
     /// Steps of the model after the prompt.
     pub steps: usize,
+    /// Those of them without guesses.
+    pub plain_steps: usize,
+    /// Time of the drafter's own passes.
+    pub drafting: Duration,
+    /// First, second, ... guesses of a step, and how many of them were right.
+    pub depths: [(u32, u32); DRAFTS_MAX],
+}
+
+impl SpeculationReport {
+    /// Adds a step to all but [`Self::drafted`], [`Self::accepted`] and [`Self::steps`].
+    pub(crate) fn count(&mut self, cycle: &Cycle) {
+        self.plain_steps += usize::from(cycle.guesses == 0);
+        self.drafting += cycle.times[0];
+        for (depth, (guessed, right)) in self.depths.iter_mut().enumerate().take(cycle.guesses) {
+            *guessed += 1;
+            *right += u32::from(depth < cycle.right);
+        }
+    }
 }
 
 /// Most guesses a step: the rings can take back this many, and one more row is the token itself.
 pub(crate) const DRAFTS_MAX: usize = 8;
 /// Tokens that must repeat before the text is expected to go on as it did.
 const LOOKUP_TOKENS: usize = 3;
+/// Chance of surviving below which a guess of DSpark, and those behind it, are dropped.
+const CONFIDENCE_MIN: f32 = 0.6;
 
-/// Guesses of the tokens after the timeline's last, which waits to be evaluated.
+/// What the model has for guessing.
+pub(crate) fn drafter(model: &Model) -> Option<Drafter> {
+    let drafter = if model.spark().is_some() { Drafter::Block } else { Drafter::Chain };
+    model.has_drafter().then_some(drafter)
+}
+
+/// Guesses of the model's drafter for the tokens after the timeline's last, which waits to be
+/// evaluated.
 pub(crate) fn guess(
     session: &Session,
     engine: &mut Engine,
     how: Speculation,
     most: usize,
 ) -> Result<Vec<u32>, Error> {
-    if most == 0 {
-        return Ok(Vec::new());
-    }
+    let Some(&last) = session.timeline.last().filter(|_| most > 0) else { return Ok(Vec::new()) };
     match how {
-        Speculation::Off => Ok(Vec::new()),
-        Speculation::Lookup => Ok(look_up(&session.timeline, most.min(DRAFTS_MAX)).to_vec()),
-        Speculation::Auto | Speculation::Mtp => {
-            let Some(&last) = session.timeline.last() else { return Ok(Vec::new()) };
-            let backend = engine.backend.as_mut();
-            let logits = engine.model.draft(backend, session.state(), last)?;
-            Ok(likeliest(logits.row(0)).into_iter().collect())
-        }
+        Speculation::Off => return Ok(Vec::new()),
+        Speculation::Lookup => return Ok(look_up(&session.timeline, most).to_vec()),
+        Speculation::Auto | Speculation::Mtp | Speculation::Dspark => {}
     }
+    let backend = engine.backend.as_mut();
+    let drafted = engine.model.draft_tokens(backend, session.state(), last, most)?;
+    let sure = drafted.confidence.iter().take_while(|logit| survives(**logit)).count();
+    let mut tokens = drafted.tokens;
+    if !drafted.confidence.is_empty() {
+        tokens.truncate(sure);
+    }
+    Ok(tokens)
+}
+
+/// Whether the chance that a logit stands for is high enough; not if it is no number.
+fn survives(logit: f32) -> bool {
+    1.0 / (1.0 + (-logit).exp()) >= CONFIDENCE_MIN
 }
 
 /// What followed the last place where the text's last tokens stood before.
-fn look_up(text: &[u32], most: usize) -> &[u32] {
+pub(crate) fn look_up(text: &[u32], most: usize) -> &[u32] {
     let Some(start) = text.len().checked_sub(LOOKUP_TOKENS) else { return &[] };
     let (before, ending) = (&text[..text.len() - 1], &text[start..]);
     let place = before.windows(LOOKUP_TOKENS).rposition(|window| window == ending);
@@ -67,130 +105,9 @@ fn look_up(text: &[u32], most: usize) -> &[u32] {
     })
 }
 
-/// The largest logit's token, the lowest of equals; none if a damaged drafter gives no number.
-fn likeliest(logits: &[f32]) -> Option<u32> {
-    let best = (0..logits.len())
-        .filter(|&i| logits[i] > f32::NEG_INFINITY)
-        .min_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)))?;
-    u32::try_from(best).ok()
-}
-
-/// Decides from measured times and acceptance whether the next step should guess. It sees
-/// durations, not a clock. Runs of guessing steps alternate with plain ones: while guessing pays,
-/// runs grow and one plain step between them keeps the comparison honest; when it does not, runs
-/// are short and the pauses grow.
-#[derive(Clone, Debug)]
-pub(crate) struct Pace {
-    guessing: bool,
-    /// Steps left of this kind.
-    left: usize,
-    /// Length of the next run of guessing steps.
-    run: usize,
-    /// Length of the next pause, if guessing does not pay.
-    pause: usize,
-    /// Seconds of a plain step, a mean of the recent.
-    plain: f64,
-    plain_count: u32,
-    /// Seconds and tokens of this run.
-    spent: f64,
-    gained: u32,
-}
-
-const RUN_MIN: usize = 4;
-const RUN_MAX: usize = 64;
-const PAUSE_MIN: usize = 64;
-const PAUSE_MAX: usize = 1024;
-/// Steps that the mean of plain steps remembers.
-const MEMORY: u32 = 16;
-
-impl Default for Pace {
-    fn default() -> Self {
-        Pace {
-            guessing: false,
-            left: 2,
-            run: RUN_MIN,
-            pause: PAUSE_MIN,
-            plain: 0.0,
-            plain_count: 0,
-            spent: 0.0,
-            gained: 0,
-        }
-    }
-}
-
-impl Pace {
-    /// Whether the next step should guess.
-    pub fn should_guess(&self) -> bool {
-        self.guessing
-    }
-
-    /// A step without guesses.
-    pub fn plain_step(&mut self, time: Duration) {
-        self.plain_count = (self.plain_count + 1).min(MEMORY);
-        self.plain += (time.as_secs_f64() - self.plain) / f64::from(self.plain_count);
-        self.left -= 1;
-        if self.left == 0 {
-            (self.guessing, self.left) = (true, self.run);
-            (self.spent, self.gained) = (0.0, 0);
-        }
-    }
-
-    /// A step with guesses that gave so many tokens, the sure one included.
-    pub fn guessing_step(&mut self, time: Duration, tokens: usize) {
-        self.spent += time.as_secs_f64();
-        self.gained += u32::try_from(tokens).unwrap_or(u32::MAX);
-        self.left -= 1;
-        if self.left > 0 {
-            return;
-        }
-        self.guessing = false;
-        if self.spent < self.plain * f64::from(self.gained) {
-            (self.left, self.pause) = (1, PAUSE_MIN);
-            self.run = (self.run * 2).min(RUN_MAX);
-        } else {
-            (self.left, self.run) = (self.pause, RUN_MIN);
-            self.pause = (self.pause * 2).min(PAUSE_MAX);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Simulated seconds and tokens of so many steps, when a guess is right once in `every`.
-    fn simulate(steps: usize, plain_ms: u64, guessing_ms: u64, every: usize) -> (f64, usize) {
-        let (mut pace, mut seconds, mut tokens) = (Pace::default(), 0.0, 0);
-        for step in 0..steps {
-            let guess = pace.should_guess();
-            let time = Duration::from_millis(if guess { guessing_ms } else { plain_ms });
-            let gained = if guess && step % every == 0 { 2 } else { 1 };
-            if guess {
-                pace.guessing_step(time, gained);
-            } else {
-                pace.plain_step(time);
-            }
-            seconds += time.as_secs_f64();
-            tokens += gained;
-        }
-        (seconds, tokens)
-    }
-
-    #[test]
-    fn guessing_stays_on_where_it_pays() {
-        let (seconds, tokens) = simulate(4000, 100, 115, 1);
-        let rate = f64::from(u32::try_from(tokens).unwrap_or(0)) / seconds;
-        assert!(rate > 16.5, "{rate} of 17.4 tokens a second, plain is 10");
-    }
-
-    #[test]
-    fn guessing_that_does_not_pay_costs_little() {
-        for (guessing_ms, every) in [(190, 5), (130, 1000), (250, 1)] {
-            let (seconds, tokens) = simulate(6000, 100, guessing_ms, every);
-            let rate = f64::from(u32::try_from(tokens).unwrap_or(0)) / seconds;
-            assert!(rate > 9.85, "{rate} tokens a second, plain is 10");
-        }
-    }
 
     #[test]
     fn repeats_are_looked_up() {
@@ -203,9 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_drafter_gives_no_number() {
-        assert_eq!(likeliest(&[f32::NAN, 1.0, 1.0, f32::NEG_INFINITY]), Some(1));
-        assert_eq!(likeliest(&[f32::NAN, f32::NEG_INFINITY]), None);
-        assert_eq!(likeliest(&[]), None);
+    fn a_guess_that_hardly_survives_is_dropped() {
+        assert!(survives(0.5) && survives(f32::INFINITY));
+        assert!(!survives(0.3) && !survives(-9.0) && !survives(f32::NAN));
     }
 }

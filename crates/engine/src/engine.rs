@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Which next-token block is loaded with a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DrafterChoice {
-    /// `NAME-mtp.gguf` beside `NAME.gguf`, if it is there.
+    /// `NAME-dspark.gguf` beside `NAME.gguf`, or else `NAME-mtp.gguf`, if one is there.
     #[default]
     Beside,
     /// None, even if there is one.
@@ -114,7 +114,7 @@ impl Engine {
         let drafter = match &options.drafter {
             DrafterChoice::None => None,
             DrafterChoice::File(path) => Some(Gguf::open(path)?),
-            DrafterChoice::Beside => match drafter_beside(path).filter(|p| p.exists()) {
+            DrafterChoice::Beside => match drafter_beside(path) {
                 Some(path) => Some(Gguf::open(&path)?),
                 None => None,
             },
@@ -323,7 +323,7 @@ fn open_store(model: &Model, base: &Key, options: &EngineOptions) -> Store {
     let key = key_of(model, base);
     // A session of one block is larger than any part of a longer one.
     let context = BLOCK_TOKENS.min(model.shape().context);
-    let plan = Model::memory_plan(model.shape(), context, model.options(), model.has_drafter());
+    let plan = model.plan(context);
     let part: u64 = plan.iter().filter(|line| line.what != "scratch").map(|line| line.bytes).sum();
     let logits = u64::try_from(model.shape().vocabulary).unwrap_or(u64::MAX).saturating_mul(4);
     let settings = Settings {
@@ -359,11 +359,18 @@ fn tokenizer_bytes(metadata: &Metadata) -> Result<Vec<u8>, Error> {
     Ok(all)
 }
 
-/// `DIR/NAME-mtp.gguf` for `DIR/NAME.gguf`.
+/// The drafter that lies beside `DIR/NAME.gguf`: `DIR/NAME-dspark.gguf`, or else
+/// `DIR/NAME-mtp.gguf`.
 #[must_use]
 pub fn drafter_beside(model: &Path) -> Option<PathBuf> {
+    ["dspark", "mtp"].iter().filter_map(|kind| named_beside(model, kind)).find(|p| p.exists())
+}
+
+/// `DIR/NAME-KIND.gguf` for `DIR/NAME.gguf`.
+#[must_use]
+pub fn named_beside(model: &Path, kind: &str) -> Option<PathBuf> {
     let stem = model.file_stem()?.to_str()?;
-    Some(model.with_file_name(format!("{stem}-mtp.gguf")))
+    Some(model.with_file_name(format!("{stem}-{kind}.gguf")))
 }
 
 const TOKENS_KEY: &str = "tokenizer.ggml.tokens";

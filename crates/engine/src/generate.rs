@@ -7,6 +7,7 @@
 
 use crate::draft;
 use crate::sampler::{Adjust, Counts, Sampled, Settings};
+use crate::speculation::{Cycle, Guesser, Proposal, Wish, propose};
 use crate::{CancelFlag, Engine, Error, Session, Speculation, SpeculationReport};
 use ironstar_model::LogitsFor;
 use std::time::{Duration, Instant};
@@ -82,9 +83,17 @@ struct Block {
     guesses: Vec<u32>,
     /// Row in use; the guesses before it were right.
     row: usize,
-    /// The step that evaluated the rows, which are not kept yet: how long it took, and whether it
-    /// guessed.
-    step: Option<(Duration, bool)>,
+    /// The step that evaluated the rows, which are not kept yet.
+    step: Option<Made>,
+    /// Whether the answer ended with a right guess.
+    is_cut: bool,
+}
+
+/// How the rows of a block came about.
+struct Made {
+    guesser: Option<Guesser>,
+    /// Time of the drafter, and of the step.
+    times: [Duration; 2],
 }
 
 impl Block {
@@ -109,12 +118,15 @@ impl Session {
     ) -> Result<Generated, Error> {
         what.settings.check()?;
         what.adjust.check(engine.model.shape().vocabulary)?;
-        let has_drafter = engine.model.has_drafter();
-        let how = match what.speculation {
-            Speculation::Mtp if !has_drafter => return Err(Error::NoDrafter),
-            Speculation::Auto if !has_drafter => Speculation::Off,
-            how => how,
+        let (how, spark) = (what.speculation, engine.model.spark().is_some());
+        let wrong = match how {
+            Speculation::Mtp => !engine.model.has_mtp(),
+            Speculation::Dspark => !spark,
+            _ => false,
         };
+        if wrong {
+            return Err(Error::NoDrafter);
+        }
         if self.timeline.is_empty() {
             return Err(Error::Empty("generate"));
         }
@@ -135,13 +147,22 @@ impl Session {
     }
 
     /// Keeps the rows of a block that were right, and the logits of the last of them.
-    fn settle(&mut self, engine: &mut Engine, block: &Block) -> Result<(), Error> {
-        let Some((time, guessed)) = block.step else { return Ok(()) };
-        if guessed {
-            self.pace.guessing_step(time, block.row + 1);
-        } else {
-            self.pace.plain_step(time);
-        }
+    fn settle(
+        &mut self,
+        engine: &mut Engine,
+        block: &Block,
+        report: &mut SpeculationReport,
+    ) -> Result<(), Error> {
+        let Some(made) = &block.step else { return Ok(()) };
+        let cycle = Cycle {
+            guesser: made.guesser,
+            guesses: block.guesses.len(),
+            right: block.row,
+            is_cut: block.is_cut,
+            times: made.times,
+        };
+        self.costs.observe(&cycle);
+        report.count(&cycle);
         let before = self.position();
         self.keep(engine, block.row + 1)?;
         self.logits.clear();
@@ -176,13 +197,13 @@ impl Answer<'_> {
             return Ok(finish);
         }
         let logits = session.logits.clone();
-        let mut block = Block { logits, guesses: Vec::new(), row: 0, step: None };
+        let mut block = Block { logits, guesses: Vec::new(), row: 0, step: None, is_cut: false };
         loop {
             let drawn = self.draw(engine, &block, session.timeline.len());
             let Sampled { token: id, logprob, top } = match drawn {
                 Ok(sampled) => sampled,
                 Err(error) => {
-                    session.settle(engine, &block)?;
+                    session.settle(engine, &block, &mut self.report)?;
                     return Err(error);
                 }
             };
@@ -204,7 +225,8 @@ impl Answer<'_> {
             if finish.is_none() && right {
                 continue;
             }
-            session.settle(engine, &block)?;
+            block.is_cut = right;
+            session.settle(engine, &block, &mut self.report)?;
             if let Some(finish) = finish {
                 return Ok(finish);
             }
@@ -244,17 +266,17 @@ impl Answer<'_> {
     /// Evaluates the last token, and guesses after it.
     fn step(&mut self, session: &mut Session, engine: &mut Engine) -> Result<Block, Error> {
         let start = Instant::now();
-        let try_guess = match self.how {
-            Speculation::Off => false,
-            Speculation::Auto => session.pace.should_guess(),
-            Speculation::Mtp | Speculation::Lookup => true,
-        };
         // The last token of all is not worth a guess: nothing follows it.
         let room = session.context() - session.timeline.len();
         let left = self.what.tokens_max.map_or(usize::MAX, |most| most - self.given);
         let most = room.min(left).saturating_sub(1).min(engine.model.options().step_rows_max - 1);
-        let guesses =
-            if try_guess { draft::guess(session, engine, self.how, most)? } else { Vec::new() };
+        let (how, drafter) = (self.how, draft::drafter(&engine.model));
+        let mut costs = std::mem::take(&mut session.costs);
+        let wish = Wish { how, drafter, text: &session.timeline, most };
+        let mut draft = |count| draft::guess(session, engine, how, count);
+        let proposal = propose(&mut costs, &wish, &|| start.elapsed(), &mut draft);
+        session.costs = costs;
+        let Proposal { guesser, tokens: guesses, drafting } = proposal?;
         let last = session.timeline.last().expect("generate refuses an empty session");
         let tokens = [&[*last], &guesses[..]].concat();
         let was_restored = session.is_just_restored();
@@ -266,8 +288,9 @@ impl Answer<'_> {
         let output = output?;
         self.report.steps += 1;
         self.report.drafted += guesses.len();
-        let time = start.elapsed();
+        let times = [drafting, start.elapsed().saturating_sub(drafting)];
         let logits = output.logits.values().to_vec();
-        Ok(Block { logits, guesses, row: 0, step: Some((time, try_guess)) })
+        let step = Some(Made { guesser, times });
+        Ok(Block { logits, guesses, row: 0, step, is_cut: false })
     }
 }

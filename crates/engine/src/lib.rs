@@ -56,14 +56,16 @@ pub mod scheduler;
 mod score;
 mod session;
 mod snapshot;
+mod speculation;
 pub mod store;
 
 pub use backend::BackendChoice;
 pub use cancel::CancelFlag;
 pub use draft::{Speculation, SpeculationReport};
-pub use engine::{DrafterChoice, Engine, EngineOptions, drafter_beside, tokenizer};
+pub use engine::{DrafterChoice, Engine, EngineOptions, drafter_beside, named_beside, tokenizer};
 pub use error::{Blame, Error};
 pub use generate::{Control, Finish, Generate, Generated, Token};
 pub use score::{Score, Scored};
 pub use session::{OnProgress, Session, SyncProgress, SyncReport};
 pub use snapshot::Snapshot;
+pub use speculation::Drafter;

@@ -42,7 +42,7 @@ impl Session {
         cancel: &CancelFlag,
     ) -> Result<(), Error> {
         self.check_tokens(engine, tokens)?;
-        if what.drafts && !engine.model.has_drafter() {
+        if what.drafts && !engine.model.has_mtp() {
             return Err(Error::NoDrafter);
         }
         let from = what.from.min(tokens.len());

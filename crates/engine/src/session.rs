@@ -4,9 +4,9 @@
 //! the rest wait. Every way out, errors and cancels included, leaves it so. A session that lost its
 //! state to a failed step has position 0 and evaluates again, from a checkpoint where one serves.
 
-use crate::draft::Pace;
 use crate::engine::Dropped;
 use crate::snapshot::Snapshot;
+use crate::speculation::CostModel;
 use crate::store::{Found, LoadError, Loaded, Receipt, Suspects};
 use crate::{CancelFlag, Engine, Error};
 use ironstar_model::{BLOCK_TOKENS, LogitsFor, ROLLBACK_ROWS, State};
@@ -25,8 +25,8 @@ pub struct Session {
     pub(crate) logits: Vec<f32>,
     /// 0 if there are none.
     pub(crate) logits_at: usize,
-    /// Whether guessing pays here.
-    pub(crate) pace: Pace,
+    /// What guessing costs and gains here.
+    pub(crate) costs: CostModel,
     /// Where it came from, until a step has shown that one can go on from there.
     restored: Option<Found>,
     /// Whether the last failure may have been that one's fault.
@@ -67,7 +67,7 @@ impl Session {
             timeline: Vec::new(),
             logits: Vec::new(),
             logits_at: 0,
-            pace: Pace::default(),
+            costs: CostModel::default(),
             restored: None,
             forgiven: false,
             is_foreign: false,

@@ -9,6 +9,8 @@ use ironstar_engine::{
     CancelFlag, Control, DrafterChoice, Engine, EngineOptions, Error, Finish, Generate,
     Speculation, Token,
 };
+use ironstar_gguf::Gguf;
+use ironstar_model::deepseek_v4::Field;
 use ironstar_model::testing::{Tiny, encode};
 use ironstar_quant::Format;
 
@@ -44,11 +46,28 @@ fn answer(engine: &mut Engine, prompt: &[u32], what: &Generate) -> (Answer, usiz
     ((tokens, wanted, logits(&session)), guesses.drafted, guesses.accepted)
 }
 
+/// A DSpark drafter for the tiny model that is sure of itself: its confidence head has a weight of
+/// one for the sum of `h`, which is pulled up or down by tokens; with a number, that in every
+/// place.
+fn dspark(tiny: &Tiny, all: Option<f32>) -> Gguf {
+    tiny.dspark_as(&|spec, values| match all {
+        Some(value) => encode(Format::F32, &vec![value; values.len()]),
+        None if spec.field == Field::SparkConfidence => {
+            let louder: Vec<f32> = values.iter().map(|value| value * 20.0).collect();
+            encode(Format::F32, &louder)
+        }
+        None => encode(Format::F32, values),
+    })
+}
+
 #[test]
 fn guesses_change_nothing() {
     let tiny = tiny(VOCABULARY);
-    let (mut drafted, mut accepted) = ([0; 3], [0; 3]);
-    let mut engine = engine_of(&tiny, EngineOptions { checkpoint_spacing: 50, ..options() });
+    let (mut drafted, mut accepted) = ([0; 4], [0; 4]);
+    let options = EngineOptions { checkpoint_spacing: 50, ..options() };
+    let mut engine = engine_of(&tiny, options.clone());
+    let spark = dspark(&tiny, None);
+    let mut sparked = Engine::from_gguf(&tiny.gguf(), Some(&spark), options, &mut |_| {}).unwrap();
     for (index, settings) in settings().into_iter().enumerate() {
         for seed in 0..3 {
             let prompt = Dice::new(seed).tokens(20 + 30 * index, VOCABULARY);
@@ -61,17 +80,20 @@ fn guesses_change_nothing() {
             };
             let (plain, none, _) = answer(&mut engine, &prompt, &what);
             assert_eq!((none, plain.0.len()), (0, 120));
-            let all = [Speculation::Mtp, Speculation::Lookup, Speculation::Auto];
+            let all =
+                [Speculation::Mtp, Speculation::Lookup, Speculation::Dspark, Speculation::Auto];
             for (i, speculation) in all.into_iter().enumerate() {
+                let sparks = speculation == Speculation::Dspark;
+                let engine = if sparks { &mut sparked } else { &mut engine };
                 engine.forget_checkpoints();
                 let what = Generate { speculation, ..what.clone() };
-                let (guessed, d, a) = answer(&mut engine, &prompt, &what);
+                let (guessed, d, a) = answer(engine, &prompt, &what);
                 assert_eq!(guessed, plain, "{speculation:?} at {settings:?}, seed {seed}");
                 (drafted[i], accepted[i]) = (drafted[i] + d, accepted[i] + a);
             }
         }
     }
-    for i in 0..2 {
+    for i in 0..3 {
         let enough = accepted[i] > 50 && drafted[i] > accepted[i] + 50;
         assert!(enough, "right and wrong guesses: {accepted:?} of {drafted:?}");
     }
@@ -82,6 +104,8 @@ fn guesses_change_nothing() {
 fn a_corrupted_drafter_changes_nothing() {
     let tiny = tiny(VOCABULARY);
     let other = Tiny { seed: 1234, ..tiny.clone() }.drafter();
+    let sparks =
+        [dspark(&tiny, Some(f32::NAN)), dspark(&Tiny { seed: 1234, ..tiny.clone() }, None)];
     let broken = tiny.drafter_as(&|_, values| encode(Format::F32, &vec![f32::NAN; values.len()]));
     let prompt = Dice::new(9).tokens(60, VOCABULARY);
     for settings in settings() {
@@ -89,11 +113,17 @@ fn a_corrupted_drafter_changes_nothing() {
         let mut plain =
             engine_of(&tiny, EngineOptions { drafter: DrafterChoice::None, ..options() });
         let (wanted, ..) = answer(&mut plain, &prompt, &what);
-        for drafter in [&other, &broken] {
+        let [not, alien] = &sparks;
+        for (drafter, speculation) in [
+            (&other, Speculation::Mtp),
+            (&broken, Speculation::Mtp),
+            (not, Speculation::Dspark),
+            (alien, Speculation::Dspark),
+        ] {
             let gguf = tiny.gguf();
             let mut engine =
                 Engine::from_gguf(&gguf, Some(drafter), options(), &mut |_| {}).unwrap();
-            let what = Generate { speculation: Speculation::Mtp, ..what.clone() };
+            let what = Generate { speculation, ..what.clone() };
             assert_eq!(answer(&mut engine, &prompt, &what).0, wanted, "{settings:?}");
         }
     }
@@ -218,8 +248,12 @@ fn guessing_without_a_drafter_is_refused_or_off() {
     let what =
         Generate { tokens_max: Some(5), speculation: Speculation::Mtp, ..Generate::default() };
     let mut on_token = |_: &Token| Control::Continue;
-    let error = session.generate(&mut engine, &what, &mut on_token, &CancelFlag::default());
-    assert!(matches!(error, Err(Error::NoDrafter)));
+    for speculation in [Speculation::Mtp, Speculation::Dspark] {
+        let what = Generate { speculation, ..what.clone() };
+        let error = session.generate(&mut engine, &what, &mut on_token, &CancelFlag::default());
+        assert!(matches!(error, Err(Error::NoDrafter)));
+    }
     let what = Generate { speculation: Speculation::Auto, ..what };
-    assert_eq!(generate(&mut session, &mut engine, &what).1.speculation.drafted, 0);
+    let report = generate(&mut session, &mut engine, &what).1;
+    assert_eq!(report.speculation.drafting, std::time::Duration::ZERO, "only repeats are left");
 }

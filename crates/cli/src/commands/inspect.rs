@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::flags::Inspect;
 use crate::{loading, print};
 use ironstar_gguf::{Gguf, Metadata, TensorKind, Value};
-use ironstar_model::deepseek_v4::{drafter_specs, tensor_specs, weight_plan};
+use ironstar_model::deepseek_v4::{SparkShape, drafter_specs, tensor_specs, weight_plan};
 use ironstar_model::{Model, Options, PlanLine, Shape};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -61,13 +61,22 @@ fn memory_plan(
     context: usize,
 ) -> Result<Vec<PlanLine>, Failure> {
     let mut plan = weight_plan(&opened.gguf, &tensor_specs(shape)).map_err(loading::from_model)?;
-    if let Some(drafter) = &opened.drafter {
-        let lines = weight_plan(drafter, &drafter_specs(shape)).map_err(loading::from_model)?;
-        let bytes = lines.iter().map(|line| line.bytes).sum();
-        plan.push(PlanLine { what: "next-token block", bytes });
-    }
-    let drafter = opened.drafter.is_some();
-    plan.extend(Model::memory_plan(shape, context, &Options::default(), drafter));
+    let options = Options::default();
+    let Some(drafter) = &opened.drafter else {
+        plan.extend(Model::memory_plan(shape, context, &options, false));
+        return Ok(plan);
+    };
+    let spark = SparkShape::from_gguf(drafter, shape).map_err(loading::from_model)?;
+    let (what, specs) = match &spark {
+        Some(spark) => ("DSpark drafter", spark.specs_in(drafter, shape)),
+        None => ("next-token block", drafter_specs(shape)),
+    };
+    let lines = weight_plan(drafter, &specs).map_err(loading::from_model)?;
+    plan.push(PlanLine { what, bytes: lines.iter().map(|line| line.bytes).sum() });
+    plan.extend(match &spark {
+        Some(spark) => Model::spark_memory_plan(shape, context, &options, spark),
+        None => Model::memory_plan(shape, context, &options, true),
+    });
     Ok(plan)
 }
 

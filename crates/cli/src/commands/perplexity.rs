@@ -53,7 +53,7 @@ fn score(
     cancel: &CancelFlag,
 ) -> Result<(), Failure> {
     let mut session = engine.session(sequence.len()).map_err(loading::from_engine)?;
-    let drafts = engine.model().has_drafter();
+    let drafts = engine.model().has_mtp();
     let what = Score { from: 0, drafts };
     let before = meter.positions;
     let mut failure = None;

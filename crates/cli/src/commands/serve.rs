@@ -120,6 +120,7 @@ fn engine(flags: &Serve) -> Result<(Model, Client, Join), Failure> {
             Speculate::Auto => Speculation::Auto,
             Speculate::Off => Speculation::Off,
             Speculate::Mtp => Speculation::Mtp,
+            Speculate::Dspark => Speculation::Dspark,
             Speculate::Lookup => Speculation::Lookup,
         },
         tokenizer,

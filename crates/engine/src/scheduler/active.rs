@@ -6,8 +6,8 @@
 
 use super::request::{Event, Failure, Request, RequestId, Sink, Stats};
 use super::source::Source;
-use crate::draft::Pace;
 use crate::sampler::{Counts, Sampled, Sampler, Settings};
+use crate::speculation::{CostModel, Proposal};
 use crate::{Control, Finish, Speculation, Token};
 use std::time::Duration;
 
@@ -20,7 +20,9 @@ pub(super) struct Active<S> {
     pub context: usize,
     pub bytes: u64,
     pub how: Speculation,
-    pub pace: Pace,
+    pub costs: CostModel,
+    /// Who guessed for the step that is made.
+    pub proposal: Proposal,
     pub counts: Counts,
     pub stats: Stats,
     /// When it was received, admitted, and when its last token came (first: the prompt's end).

@@ -5,8 +5,8 @@ use super::clock::Clock;
 use super::pacer::Pacer;
 use super::request::{Event, Failure, Request, RequestId, Sink, Stats};
 use super::source::{Facts, Rows, Source, Work};
-use crate::draft::Pace;
 use crate::sampler::{Counts, Sampler};
+use crate::speculation::{CostModel, Cycle, Proposal, Wish, propose};
 use crate::{Control, Error, Finish, Speculation};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -190,7 +190,8 @@ impl<S: Source> Scheduler<S> {
         if prompt.is_empty() {
             return Err(Error::Empty("generate").into());
         }
-        if what.speculation == Speculation::Mtp && !self.facts.drafter {
+        let needs = matches!(what.speculation, Speculation::Mtp | Speculation::Dspark);
+        if needs && !self.facts.drafter {
             return Err(Error::NoDrafter.into());
         }
         let vocabulary = self.facts.vocabulary;
@@ -331,10 +332,7 @@ impl<S: Source> Scheduler<S> {
             request.cancel.raise();
         }
         let what = &request.what;
-        let how = match what.speculation {
-            Speculation::Auto if !self.facts.drafter => Speculation::Off,
-            how => how,
-        };
+        let how = what.speculation;
         let counts = if what.adjust.has_penalties() {
             Counts::of_prompt(&request.prompt)
         } else {
@@ -349,7 +347,8 @@ impl<S: Source> Scheduler<S> {
             context,
             bytes,
             how,
-            pace: Pace::default(),
+            costs: CostModel::default(),
+            proposal: Proposal::default(),
             counts,
             stats,
             received,
@@ -443,19 +442,19 @@ impl<S: Source> Scheduler<S> {
             let active = &mut self.active[index];
             let Some(&last) = active.timeline.last() else { continue };
             // Which of several sessions gains by guessing cannot be told from common steps.
-            let wants = match active.how {
-                Speculation::Off => false,
-                Speculation::Auto => lone && active.pace.should_guess(),
-                Speculation::Mtp | Speculation::Lookup => true,
-            };
+            let wants = lone || active.how != Speculation::Auto;
             let most = if wants { active.guesses_max().min(room) } else { 0 };
-            let (source, how) = (&mut self.source, active.how);
-            let guessed = if most == 0 {
-                Ok(Vec::new())
-            } else {
-                guarded(|| source.guess(&mut active.session, last, how, most))
-            };
-            let guessed = guessed.map(|guesses| active.allowed(guesses));
+            let (source, how, clock) = (&mut self.source, active.how, &self.clock);
+            let drafter = self.facts.drafter.then(|| source.drafter());
+            let wish = Wish { how, drafter, text: &active.timeline, most };
+            let (session, costs) = (&mut active.session, &mut active.costs);
+            let mut draft = |count| source.guess(session, last, how, count);
+            let guessed = guarded(|| propose(costs, &wish, &|| clock.now(), &mut draft));
+            let guessed = guessed.map(|mut proposal| {
+                let guesses = active.allowed(std::mem::take(&mut proposal.tokens));
+                active.proposal = proposal;
+                guesses
+            });
             match guessed {
                 Err(failure) => failures.push((index, failure)),
                 Ok(guesses) => {
@@ -503,7 +502,7 @@ impl<S: Source> Scheduler<S> {
             let (rows, rest) = logits.split_at(wanted * self.facts.vocabulary);
             logits = rest;
             let active = &mut self.active[item.index];
-            let before = active.stats.tokens;
+            let before = (active.stats.tokens, active.stats.speculation.accepted);
             let (source, sampler) = (&mut self.source, &mut self.sampler);
             match guarded(|| Ok(active.settle((source, sampler), item, rows, now))) {
                 Ok(Ok(None)) => {}
@@ -516,10 +515,18 @@ impl<S: Source> Scheduler<S> {
             } else {
                 (answers, guesses) = (answers + 1, guesses + item.guesses);
             }
-            if lone && !item.reads && item.guesses > 0 {
-                active.pace.guessing_step(now.saturating_sub(start), active.stats.tokens - before);
-            } else if lone && !item.reads && !active.pace.should_guess() {
-                active.pace.plain_step(now.saturating_sub(start));
+            if !item.reads {
+                let (tokens, speculation) = (active.stats.tokens, &mut active.stats.speculation);
+                let right = speculation.accepted - before.1;
+                let (guesser, drafting) = (active.proposal.guesser, active.proposal.drafting);
+                let is_cut = tokens - before.0 == right;
+                let step = now.saturating_sub(start).saturating_sub(drafting);
+                let (guesses, times) = (item.guesses, [drafting, step]);
+                let cycle = Cycle { guesser, guesses, right, is_cut, times };
+                speculation.count(&cycle);
+                if lone {
+                    active.costs.observe(&cycle);
+                }
             }
         }
         if guesses == 0 {

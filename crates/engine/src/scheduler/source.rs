@@ -1,8 +1,8 @@
 //! What a scheduler takes tokens from: a model, or a script in its place.
 
-use crate::{Engine, Error, Session, Speculation, draft};
+use crate::{Drafter, Engine, Error, Session, Speculation, draft};
 use ironstar_device::{Span, Step};
-use ironstar_model::{LogitsFor, Model, State};
+use ironstar_model::{LogitsFor, State};
 
 /// What a scheduler must know of a source; it does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,11 @@ pub trait Source {
         most: usize,
     ) -> Result<Vec<u32>, Error>;
 
+    /// What guesses of its drafter cost.
+    fn drafter(&self) -> Drafter {
+        Drafter::Chain
+    }
+
     /// Evaluates all rows at once and gives the logits that are wanted, one row behind the other.
     /// Positions stay; after a failure they may be lower than before.
     fn step(&mut self, work: &mut [Work<'_, Self::Session>]) -> Result<Vec<f32>, Error>;
@@ -111,8 +116,7 @@ impl Source for Engine {
     }
 
     fn session_bytes(&self, context: usize) -> u64 {
-        let (shape, options) = (self.model.shape(), self.model.options());
-        let plan = Model::memory_plan(shape, context, options, self.model.has_drafter());
+        let plan = self.model.plan(context);
         // Scratch belongs to the model and is there once.
         plan.iter().filter(|line| line.what != "scratch").map(|line| line.bytes).sum()
     }
@@ -145,6 +149,10 @@ impl Source for Engine {
         let guesses = draft::guess(session, self, how, most);
         session.timeline.pop();
         guesses
+    }
+
+    fn drafter(&self) -> Drafter {
+        draft::drafter(&self.model).unwrap_or(Drafter::Chain)
     }
 
     fn step(&mut self, work: &mut [Work<'_, Session>]) -> Result<Vec<f32>, Error> {

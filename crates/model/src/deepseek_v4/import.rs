@@ -28,6 +28,7 @@ pub fn default_kind(spec: &TensorSpec) -> TensorKind {
         (Kind::Routed, _) => Format::Mxfp4,
         (_, F::CompressorPositions | F::IndexCompressorPositions) => Format::F16,
         (_, F::Embedding | F::IndexQuery) | (Kind::Float, _) => Format::F16,
+        (_, F::SparkMarkovEmbedding | F::SparkMarkovOutput) => Format::Bf16,
         (Kind::Vector, _) => Format::F32,
         (Kind::Dense, _) => Format::Q8_0,
     };

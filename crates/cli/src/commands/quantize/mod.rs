@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::flags::Quantize;
 use crate::{loading, print};
 use ironstar_gguf::{Array, Value};
-use ironstar_model::deepseek_v4::{TensorSpec, drafter_specs, import, tensor_specs};
+use ironstar_model::deepseek_v4::{TensorSpec, tensor_specs};
 use ironstar_text::Parts;
 use output::{Job, bytes_of};
 use source::Source;
@@ -31,8 +31,9 @@ pub fn run(flags: &Quantize) -> Result<(), Failure> {
     };
     let mut specs = present(tensor_specs(&shape));
     let backbone = specs.len();
-    if source.has_drafter() {
-        specs.extend(present(drafter_specs(&shape)));
+    let drafts = source.drafter(&shape)?;
+    if let Some(drafts) = &drafts {
+        specs.extend(present(drafts.specs.clone()));
     }
     let mut model = plan::plan(specs, flags.mix, &rules)?;
     let drafter = model.split_off(backbone);
@@ -51,12 +52,13 @@ pub fn run(flags: &Quantize) -> Result<(), Failure> {
     metadata.extend(general(&name, flags));
     metadata.extend(vocabulary(&parts));
     let mut jobs = vec![Job { path: &flags.output, metadata, tensors: model }];
-    let beside = ironstar_engine::drafter_beside(&flags.output).ok_or_else(|| {
+    let kind = drafts.as_ref().map_or("mtp", |drafts| drafts.kind);
+    let beside = ironstar_engine::named_beside(&flags.output, kind).ok_or_else(|| {
         Failure::caller(format!("{}: a file name is wanted", flags.output.display()))
     })?;
-    if !drafter.is_empty() {
-        let mut metadata = import::drafter_metadata(&shape);
-        metadata.extend(general(&format!("{name} next-token block"), flags));
+    if let Some(drafts) = drafts {
+        let mut metadata = drafts.metadata;
+        metadata.extend(general(&format!("{name} {}", drafts.what), flags));
         jobs.push(Job { path: &beside, metadata, tensors: drafter });
     }
     report(&jobs, flags.json)?;

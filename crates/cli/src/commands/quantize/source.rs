@@ -3,9 +3,9 @@
 use crate::failure::Failure;
 use crate::loading;
 use ironstar_gguf::safetensors::Checkpoint;
-use ironstar_gguf::{Bytes, Gguf, TensorKind};
+use ironstar_gguf::{Bytes, Gguf, TensorKind, Value};
 use ironstar_model::Shape;
-use ironstar_model::deepseek_v4::{TensorSpec, import};
+use ironstar_model::deepseek_v4::{SparkShape, TensorSpec, drafter_specs, import};
 use ironstar_quant::Format;
 use ironstar_text::{Parts, Tokenizer};
 use std::ops::Range;
@@ -15,6 +15,18 @@ use std::path::{Path, PathBuf};
 #[must_use]
 pub fn rows_of(spec: &TensorSpec) -> usize {
     spec.dims.get(1).copied().unwrap_or(1)
+}
+
+/// A drafter that the input has.
+pub struct Drafts {
+    /// End of its file's name.
+    pub kind: &'static str,
+    /// What it is called.
+    pub what: &'static str,
+    /// Its tensors, as they are named in the file that is written.
+    pub specs: Vec<TensorSpec>,
+    /// Metadata of its file.
+    pub metadata: Vec<(String, Value)>,
 }
 
 /// An opened input.
@@ -74,15 +86,38 @@ impl Source {
             .map_err(|error| Failure::caller(format!("{}: {error}", path.display())))
     }
 
-    /// Whether there is a next-token block.
-    #[must_use]
-    pub fn has_drafter(&self) -> bool {
-        match self {
+    /// The next-token block or DSpark, whichever there is.
+    pub fn drafter(&self, shape: &Shape) -> Result<Option<Drafts>, Failure> {
+        let spark = match self {
+            Source::Published { checkpoint, config, .. } => {
+                let has = |name: &str| checkpoint.tensor(name).is_some();
+                SparkShape::from_config(config, &has, shape)
+            }
+            Source::Gguf { drafter, .. } => {
+                drafter.as_ref().map_or(Ok(None), |file| SparkShape::from_gguf(file, shape))
+            }
+        }
+        .map_err(loading::from_model)?;
+        if let Some(spark) = spark {
+            let specs = match self {
+                Source::Gguf { drafter: Some(file), .. } => spark.specs_in(file, shape),
+                _ => ironstar_model::deepseek_v4::spark_specs(shape, &spark),
+            };
+            let (kind, what, metadata) = ("dspark", "DSpark drafter", spark.to_metadata(shape));
+            return Ok(Some(Drafts { kind, what, specs, metadata }));
+        }
+        let has_mtp = match self {
             Source::Published { checkpoint, .. } => {
                 checkpoint.tensor("mtp.0.e_proj.weight").is_some()
             }
             Source::Gguf { drafter, .. } => drafter.is_some(),
-        }
+        };
+        Ok(has_mtp.then(|| Drafts {
+            kind: "mtp",
+            what: "next-token block",
+            specs: drafter_specs(shape),
+            metadata: import::drafter_metadata(shape),
+        }))
     }
 
     /// The model's name as the input gives it.

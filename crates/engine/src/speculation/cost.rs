@@ -1,0 +1,345 @@
+//! The cost model: how many guesses give the most tokens a second.
+//!
+//! It sees durations and counts, no clock. Times are kept in seconds and compared in *plain steps*,
+//! the time of a step without guesses. With a(k) the share of k-th guesses that are right where
+//! those before were, n guesses give `1 + a(1) + a(1) a(2) + ...` tokens for `draft(n) +
+//! step(n + 1)`; the n with the best quotient is taken if it beats one token a plain step.
+//!
+//! What a trial may lose is bounded by a *credit*, in plain steps: it grows by [`ALLOWANCE`] of the
+//! time that passes and by what guessing gains, shrinks by what guessing loses, and never exceeds
+//! [`CREDIT_MAX`]. A guess is tried only if its loss, were all of it wrong, is within the credit. So
+//! whatever the text does, N tokens take no longer than N (1 + ALLOWANCE) + CREDIT_MAX plain steps
+//! and the error of a first measurement. A guesser that does not pay rests, and is tried afresh when
+//! the credit is whole and a pause, each longer than the last, is over.
+
+use super::Drafter;
+use crate::draft::DRAFTS_MAX;
+use std::time::Duration;
+
+/// Part of the time that trials may cost.
+const ALLOWANCE: f64 = 0.015;
+/// Most plain steps that trials may cost at once; also what a session begins with.
+const CREDIT_MAX: f64 = 3.0;
+/// Plain steps before the first guess: they are what everything is compared with.
+const PLAIN_MIN: u32 = 2;
+/// Steps with guesses before a plain one keeps the comparison honest.
+const GUESSING_MAX: u32 = 64;
+/// Steps that a guesser rests, at first and at most.
+const PAUSE: (u32, u32) = (64, 1024);
+/// Steps with guesses after which a guesser has proved itself.
+const PROVED: u32 = 32;
+/// What is expected of a first guess before any was seen, worth so many tries.
+const PRIOR: (f64, f64) = (0.75, 2.0);
+/// How much of what was seen is remembered from one try to the next.
+const MEMORY: f64 = 0.95;
+/// Samples that a mean of times remembers.
+const TIMES: u32 = 8;
+/// Plain steps a further row, and a guess of a drafter, are thought to cost before either is
+/// measured.
+const ROW: f64 = 0.15;
+const GUESS: f64 = 0.1;
+
+/// Who guesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guesser {
+    /// Repeats of the text, which cost nothing.
+    Lookup,
+    /// The model's drafter.
+    Drafter,
+}
+
+/// What there is to choose from for a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    /// Guesses that the text has.
+    pub found: usize,
+    /// How the drafter works, where it may be asked.
+    pub drafter: Option<Drafter>,
+    /// Most guesses.
+    pub most: usize,
+    /// Whether one must guess where one can.
+    pub is_forced: bool,
+}
+
+/// A step and what came of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cycle {
+    /// `None`: a plain step that nobody guessed for.
+    pub guesser: Option<Guesser>,
+    /// Guesses that were verified.
+    pub guesses: usize,
+    /// How many of them were right.
+    pub right: usize,
+    /// Whether the answer ended there, so that the next guess says nothing.
+    pub is_cut: bool,
+    /// Time of the drafter, and of the step.
+    pub times: [Duration; 2],
+}
+
+/// A mean of recent times in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    seconds: f64,
+    count: u32,
+}
+
+impl Mean {
+    fn add(&mut self, seconds: f64) {
+        // A machine that was busy elsewhere says nothing of the work.
+        let seconds = if self.count < 4 { seconds } else { seconds.min(4.0 * self.seconds) };
+        self.count = (self.count + 1).min(TIMES);
+        self.seconds += (seconds - self.seconds) / f64::from(self.count);
+    }
+
+    fn get(self) -> Option<f64> {
+        (self.count > 0).then_some(self.seconds)
+    }
+}
+
+/// Right guesses and tries at each depth, the recent counting more; and whether it rests.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    seen: [(f64, f64); DRAFTS_MAX],
+    /// Steps since it woke with guesses, or since it went to rest.
+    steps: u32,
+    is_resting: bool,
+    pause: u32,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Record { seen: [(0.0, 0.0); DRAFTS_MAX], steps: 0, is_resting: false, pause: PAUSE.0 }
+    }
+}
+
+impl Record {
+    /// Share of the guesses at each depth that are right where those before were.
+    fn shares(&self) -> [f64; DRAFTS_MAX] {
+        let mut expected = PRIOR.0;
+        self.seen.map(|(right, tries)| {
+            expected = (right + expected * PRIOR.1) / (tries + PRIOR.1);
+            expected
+        })
+    }
+
+    fn observe(&mut self, right: usize, tries: usize) {
+        for (depth, (hits, all)) in self.seen.iter_mut().enumerate().take(tries) {
+            (*hits, *all) = (*hits * MEMORY, *all * MEMORY + 1.0);
+            *hits += f64::from(u8::from(depth < right));
+        }
+        self.steps = self.steps.saturating_add(1);
+        if self.steps >= PROVED {
+            self.pause = PAUSE.0;
+        }
+    }
+
+    fn rest(&mut self) {
+        if !self.is_resting {
+            (self.is_resting, self.steps) = (true, 0);
+        }
+    }
+
+    fn wake(&mut self) {
+        let pause = (self.pause * 2).min(PAUSE.1);
+        *self = Record { pause, ..Record::default() };
+    }
+}
+
+/// Decides for one session; see the page.
+#[derive(Clone, Debug)]
+pub(crate) struct CostModel {
+    /// Time of a step by its rows, less one.
+    steps: [Mean; DRAFTS_MAX + 1],
+    /// Time of the drafter's pass.
+    pass: Mean,
+    lookup: Record,
+    drafter: Record,
+    /// In plain steps.
+    credit: f64,
+    /// Steps with guesses since the last plain one.
+    guessing: u32,
+}
+
+impl Default for CostModel {
+    fn default() -> Self {
+        CostModel {
+            steps: [Mean::default(); DRAFTS_MAX + 1],
+            pass: Mean::default(),
+            lookup: Record::default(),
+            drafter: Record::default(),
+            credit: CREDIT_MAX,
+            guessing: 0,
+        }
+    }
+}
+
+impl CostModel {
+    /// Who should guess for the next step, and how many tokens; `None` for a plain step.
+    pub fn plan(&mut self, offer: &Offer) -> Option<(Guesser, usize)> {
+        let found = offer.found.min(offer.most);
+        let asked = if offer.drafter.is_some() { offer.most.min(DRAFTS_MAX) } else { 0 };
+        let offers = [(Guesser::Lookup, found), (Guesser::Drafter, asked)];
+        let is_known = self.steps[0].count >= PLAIN_MIN && self.guessing < GUESSING_MAX;
+        if !offer.is_forced && !is_known {
+            return None;
+        }
+        let mut best: Option<(Guesser, usize, f64)> = None;
+        for (guesser, most) in offers.into_iter().filter(|(_, most)| *most > 0) {
+            let limit = if offer.is_forced { f64::INFINITY } else { self.limit(guesser) };
+            let Some((count, rate)) = self.best(guesser, offer.drafter, most, limit) else {
+                continue;
+            };
+            if !offer.is_forced && rate <= 1.0 {
+                self.record(guesser).rest();
+                continue;
+            }
+            if best.is_none_or(|(_, _, other)| rate > other) {
+                best = Some((guesser, count, rate));
+            }
+        }
+        best.map(|(guesser, count, _)| (guesser, count))
+    }
+
+    /// How many of the drafter's guesses are worth verifying now that they are there.
+    pub fn worth(&self, offer: &Offer, there: usize) -> usize {
+        let limit = if offer.is_forced { f64::INFINITY } else { self.credit };
+        let best = self.best(Guesser::Drafter, offer.drafter, there, limit);
+        let best = best.filter(|(_, rate)| offer.is_forced || *rate > self.plain_rate(offer));
+        best.map_or(0, |(count, _)| count)
+    }
+
+    /// The drafter took so long for that many guesses.
+    pub fn drafted(&mut self, offer: &Offer, asked: usize, time: Duration) {
+        self.pass.add(time.as_secs_f64() / passes(offer.drafter, asked));
+    }
+
+    /// A step was made.
+    pub fn observe(&mut self, cycle: &Cycle) {
+        let [drafting, step] = cycle.times.map(|time| time.as_secs_f64());
+        if let Some(mean) = self.steps.get_mut(cycle.guesses) {
+            mean.add(step);
+        }
+        for (record, own) in
+            [(&mut self.lookup, Guesser::Lookup), (&mut self.drafter, Guesser::Drafter)]
+        {
+            if record.is_resting {
+                record.steps = record.steps.saturating_add(1);
+            } else if cycle.guesser == Some(own) && cycle.guesses > 0 {
+                // The first wrong guess is a try, those behind it are not.
+                let next = usize::from(!cycle.is_cut);
+                record.observe(cycle.right, (cycle.right + next).min(cycle.guesses));
+            }
+        }
+        self.guessing = if cycle.guesses == 0 { 0 } else { self.guessing + 1 };
+        let Some(plain) = self.steps[0].get().filter(|plain| *plain > 0.0) else { return };
+        let passed = (drafting + step) / plain;
+        if cycle.guesser.is_some() {
+            #[expect(clippy::cast_precision_loss, reason = "a handful of tokens")]
+            let tokens = (cycle.right + usize::from(!cycle.is_cut)) as f64;
+            self.credit += tokens - passed;
+        }
+        self.credit = (self.credit + ALLOWANCE * passed).min(CREDIT_MAX);
+    }
+
+    fn record(&mut self, guesser: Guesser) -> &mut Record {
+        match guesser {
+            Guesser::Lookup => &mut self.lookup,
+            Guesser::Drafter => &mut self.drafter,
+        }
+    }
+
+    /// What a guesser may lose now: nothing while it rests.
+    fn limit(&mut self, guesser: Guesser) -> f64 {
+        let credit = self.credit;
+        let record = self.record(guesser);
+        if record.is_resting {
+            if record.steps < record.pause || credit < CREDIT_MAX {
+                return 0.0;
+            }
+            record.wake();
+        }
+        credit
+    }
+
+    /// Tokens a plain step's time when nothing is verified but the draft is paid for.
+    fn plain_rate(&self, offer: &Offer) -> f64 {
+        1.0 / (1.0 + self.pass_cost(offer.drafter, offer.most))
+    }
+
+    /// The length with the most tokens a plain step's time, of those that lose no more than
+    /// `limit` plain steps; none if no length does.
+    fn best(
+        &self,
+        guesser: Guesser,
+        drafter: Option<Drafter>,
+        most: usize,
+        limit: f64,
+    ) -> Option<(usize, f64)> {
+        let shares = match guesser {
+            Guesser::Lookup => self.lookup.shares(),
+            Guesser::Drafter => self.drafter.shares(),
+        };
+        let (mut tokens, mut chance, mut best) = (1.0, 1.0, None);
+        for count in 1..=most.min(DRAFTS_MAX) {
+            chance *= shares[count - 1];
+            tokens += chance;
+            let draft = match guesser {
+                Guesser::Lookup => 0.0,
+                Guesser::Drafter => self.pass_cost(drafter, count),
+            };
+            let cost = self.step_cost(count + 1) + draft;
+            let rate = tokens / cost;
+            let is_better = best.is_none_or(|(_, other)| rate > other);
+            if is_better && (cost - 1.0 <= limit || limit.is_infinite()) {
+                best = Some((count, rate));
+            }
+        }
+        best
+    }
+
+    /// Plain steps of the drafter's time.
+    fn pass_cost(&self, drafter: Option<Drafter>, count: usize) -> f64 {
+        let pass = match (self.pass.get(), self.steps[0].get()) {
+            (Some(pass), Some(plain)) if plain > 0.0 => pass / plain,
+            _ => GUESS,
+        };
+        pass * passes(drafter, count)
+    }
+
+    /// Plain steps of a step of so many rows: as measured, between two measured ones on their line,
+    /// beyond the last on the line through it and the first.
+    fn step_cost(&self, rows: usize) -> f64 {
+        let Some(plain) = self.steps[0].get().filter(|plain| *plain > 0.0) else {
+            return line((1, 1.0), (2, 1.0 + ROW), rows);
+        };
+        let at = |rows: usize| self.steps[rows - 1].get().map(|time| (rows, time / plain));
+        let (mut below, mut above) = ((1, 1.0), None);
+        for known in (2..=DRAFTS_MAX + 1).filter_map(at) {
+            if known.0 <= rows {
+                below = known;
+            } else if above.is_none() {
+                above = Some(known);
+            }
+        }
+        match (below, above) {
+            (below, _) if below.0 == rows => below.1,
+            (below, Some(above)) => line(below, above, rows),
+            ((1, _), None) => line((1, 1.0), (2, 1.0 + ROW), rows),
+            (below, None) => line((1, 1.0), below, rows),
+        }
+    }
+}
+
+/// Passes of the drafter for so many guesses.
+fn passes(drafter: Option<Drafter>, count: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a handful of guesses")]
+    let count = count as f64;
+    if drafter == Some(Drafter::Chain) { count } else { 1.0 }
+}
+
+/// The line through two points.
+fn line(a: (usize, f64), b: (usize, f64), at: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a handful of rows")]
+    let part = (at as f64 - a.0 as f64) / (b.0 as f64 - a.0 as f64);
+    a.1 + (b.1 - a.1) * part
+}
