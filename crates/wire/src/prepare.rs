@@ -7,7 +7,9 @@ use ironstar_text::chat::{
 };
 
 use crate::grammar::{self, Bounds};
-use crate::{ApiError, Call, CallMemory, Choice, ParserOptions, Prompt, Protocol, ToolSet, parse};
+use crate::{
+    ApiError, Call, CallMemory, Choice, Format, ParserOptions, Prompt, Protocol, ToolSet, parse,
+};
 
 /// What a server knows of its model and its defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +60,11 @@ pub fn prepare(
         let message = "the model that is loaded has no token for calls, so none can be demanded; \
                        use \"auto\"";
         return Err(ApiError::unsupported("tool_choice", message));
+    }
+    if call.continue_last && call.format != Format::Text {
+        let message = "a format binds a whole answer, not the rest of one: drop the format, or let \
+                       the last message be the user's";
+        return Err(ApiError::unsupported("messages", message));
     }
     let in_calls = must_call && !thinks && !call.continue_last;
     let mut conversation = Conversation { ..conversation.clone() };

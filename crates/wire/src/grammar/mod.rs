@@ -131,11 +131,8 @@ impl Rules {
         };
         let open = quoted(&format!("{} name=\"{spelt}\">\n", tags.invoke));
         // A release that joins no lines leaves an empty one.
-        let empty = if parameters.ends_with(|c| c == '*' || c == '?') || parameters.is_empty() {
-            "\"\\n\"?"
-        } else {
-            ""
-        };
+        let empty =
+            if parameters.ends_with(['*', '?']) || parameters.is_empty() { "\"\\n\"?" } else { "" };
         let close = tags.end(tags.invoke, "\n");
         let body = format!("\"<\" {} {open} {parameters} {empty} \"</\" {close}", tags.marker);
         self.add(&name, &body);

@@ -142,7 +142,7 @@ fn check(schema: &Value, path: &str, strict: bool) -> Result<(), ApiError> {
                     return wrong(&at, value, &format!("one of {}", TYPES.join(", ")));
                 }
             }
-            ("enum", value) if !value.as_array().is_some_and(|all| !all.is_empty()) => {
+            ("enum", value) if value.as_array().is_none_or(|all| all.is_empty()) => {
                 return wrong(&at, value, "an array that is not empty");
             }
             ("required", value) => {

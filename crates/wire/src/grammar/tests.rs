@@ -115,7 +115,7 @@ fn a_free_choice_is_text_or_well_formed_calls() {
     takes(&grammar, &block(&[call("now", &["\n".to_owned()])]));
     refuses(&grammar, &block(&[]));
     refuses(&grammar, &block(&[call("unknown", &[])]));
-    refuses(&grammar, &format!("a {} b", block(&[any.clone()])));
+    refuses(&grammar, &format!("a {} b", block(std::slice::from_ref(&any))));
     refuses(&grammar, &block(&[any.replace("\"false\">[1.5", "\"false\">[1.5,,")]));
     refuses(&grammar, &block(&[any.replace("string=\"true\"", "")]));
     refuses(&grammar, &block(&[any])[..58]);
