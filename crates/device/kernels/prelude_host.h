@@ -119,3 +119,22 @@ FN Words4 load16(const uchar* p) {
     Words4 r; std::memcpy(&r, p, 16); return r;
 }
 FN Words4 stream16(const uchar* p) { return load16(p); }
+// C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
+#define mma_i8(c, a, b0, b1, l) host_mma_i8((c), (a), (b0), (b1), __LINE__)
+FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line) {
+    uint l = lane, row = l & 28u, column = 8u * (l & 3u), w[4][4], x[2][4], y[2][4];
+    for (uint r = 0u; r < 4u; ++r) {
+        const uint* all = host::exchange(a[r], line);
+        for (uint k = 0u; k < 4u; ++k) w[r][k] = all[row + k];
+    }
+    for (uint r = 0u; r < 2u; ++r) {
+        const uint* all = host::exchange(r == 0u ? b0 : b1, line);
+        for (uint k = 0u; k < 4u; ++k) { x[r][k] = all[column + k]; y[r][k] = all[column + 4u + k]; }
+    }
+    for (uint k = 0u; k < 4u; ++k) {
+        c[0] = dot4_i8(w[2][k], x[1][k], dot4_i8(w[0][k], x[0][k], c[0]));
+        c[1] = dot4_i8(w[2][k], y[1][k], dot4_i8(w[0][k], y[0][k], c[1]));
+        c[2] = dot4_i8(w[3][k], x[1][k], dot4_i8(w[1][k], x[0][k], c[2]));
+        c[3] = dot4_i8(w[3][k], y[1][k], dot4_i8(w[1][k], y[0][k], c[3]));
+    }
+}

@@ -50,3 +50,17 @@ FN Words4 load16(const device uchar* p)
     return r;
 }
 FN Words4 stream16(const device uchar* p) { return load16(p); }
+// C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what). There is no unit for it.
+FN void mma_i8(thread int* c, thread const uint* a, uint b0, uint b1, uint l) {
+    for (uint k = 0u; k < 4u; ++k) {
+        ushort row = (ushort)((l & 28u) + k), column = (ushort)(8u * (l & 3u) + k);
+        uint low0 = simd_shuffle(a[0], row), high0 = simd_shuffle(a[1], row);
+        uint low1 = simd_shuffle(a[2], row), high1 = simd_shuffle(a[3], row);
+        uint x0 = simd_shuffle(b0, column), x1 = simd_shuffle(b1, column);
+        uint y0 = simd_shuffle(b0, (ushort)(column + 4)), y1 = simd_shuffle(b1, (ushort)(column + 4));
+        c[0] = dot4_i8(low1, x1, dot4_i8(low0, x0, c[0]));
+        c[1] = dot4_i8(low1, y1, dot4_i8(low0, y0, c[1]));
+        c[2] = dot4_i8(high1, x1, dot4_i8(high0, x0, c[2]));
+        c[3] = dot4_i8(high1, y1, dot4_i8(high0, y0, c[3]));
+    }
+}

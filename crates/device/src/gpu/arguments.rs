@@ -100,7 +100,7 @@ pub(crate) struct SortArgs {
     pub slots: u32,
     pub experts: u32,
     pub tiles: u32,
-    pub pad: u32,
+    pub width: u32,
 }
 // SAFETY: repr(C) of four u32.
 unsafe impl Arguments for SortArgs {

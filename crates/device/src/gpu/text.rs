@@ -12,6 +12,7 @@ const FILES: &[(&str, &str)] = &[
     ("products.k", include_str!("../../kernels/products.k")),
     ("router.k", include_str!("../../kernels/router.k")),
     ("streams.k", include_str!("../../kernels/streams.k")),
+    ("tiles.k", include_str!("../../kernels/tiles.k")),
     ("fast/decode.k", include_str!("../../kernels/fast/decode.k")),
 ];
 

@@ -121,7 +121,7 @@ fn planted_faults_are_found() {
         ("two_barriers", 0, "a barrier is reached at two places (lines 20 and 22)"),
         ("half_a_simdgroup", 0, "reached by 16 of 32 lanes"),
         ("two_shuffles", 0, "a simdgroup operation is reached at two places (lines 36 and 38)"),
-        ("no_barrier", 0, "race: thread 63 writes element 63"),
+        ("no_barrier", 0, "race: thread 32 writes element 32"),
         ("two_writers", 0, "race: threads 1 and 0 write element 0"),
         ("write_after_read", 0, "that another has read since the last barrier"),
         ("never_written", 0, "thread 5 reads element 5 of shared memory that nobody has written"),

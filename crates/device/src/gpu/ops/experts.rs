@@ -4,7 +4,7 @@ use super::super::arguments::{ActivateArgs, CellsArgs, RouteArgs, SortArgs, Tile
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, Weights, check, size, small};
-use super::products::{Inputs, Product, Stacked, product};
+use super::products::{INPUTS, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
 use super::{GROUP, ROW_GROUP, SIMDGROUPS};
 use crate::{Error, Experts, Ffn, Route, RouteBy};
 use ironstar_quant::Activation;
@@ -157,15 +157,15 @@ impl Half<'_> {
     }
 }
 
-/// Slots sorted by expert: order, tiles, and how many tiles there may be.
+/// Slots sorted by expert and cut into tiles of up to `width`.
 fn sort(
     gpu: &mut Gpu,
     ids: Place,
-    slots: usize,
-    experts: usize,
-) -> Result<(Place, Place, usize), Error> {
+    [slots, experts]: [usize; 2],
+    width: usize,
+) -> Result<Sorted, Error> {
     let operation = "experts";
-    let tiles = slots.min(slots / 8 + experts);
+    let tiles = slots.min(slots / width + experts);
     let order = gpu.scratch(Scratch::Order, size(&[slots, 4]))?;
     let starts = gpu.scratch(Scratch::Starts, size(&[experts + 1, 4]))?;
     let list = gpu.scratch(Scratch::Tiles, size(&[tiles, size_of::<TileOfSlots>()]))?;
@@ -173,10 +173,10 @@ fn sort(
         slots: small(operation, slots)?,
         experts: small(operation, experts)?,
         tiles: small(operation, tiles)?,
-        pad: 0,
+        width: small(operation, width)?,
     };
     gpu.launch("sort_slots", [1, 1, 1], ROW_GROUP, &[ids, order, starts, list], &arguments)?;
-    Ok((order, list, tiles))
+    Ok(Sorted { order, tiles: list, count: tiles, width })
 }
 
 pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error> {
@@ -204,7 +204,12 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error>
     gpu.counters.expert_bytes += slots.min(stack) as u64 * bytes(&routed);
     gpu.counters.dense_bytes += bytes(&shared);
 
-    let sorted = if n == 1 { None } else { Some(sort(gpu, ids, slots, stack)?) };
+    let integer = routed.iter().all(|weights| weights.activation() != Activation::F32);
+    let width = if integer { TILE_INPUTS } else { INPUTS };
+    let sorted = match n {
+        1 => None,
+        _ => Some(sort(gpu, ids, [slots, stack], width)?),
+    };
     let mut inputs = Inputs::default();
     let half = Half {
         ffn: &a.shared,

@@ -10,17 +10,30 @@ use ironstar_quant::{Activation, Format};
 
 /// Matrices of a launch.
 const MATRICES: usize = 4;
-/// Inputs of a tile.
-const INPUTS: usize = 8;
+/// Inputs of a tile of plain sums.
+pub(super) const INPUTS: usize = 8;
+/// Inputs of a tile on matrix units, and its rows; those of `tiles.k`.
+pub(super) const TILE_INPUTS: usize = 64;
+const TILE_ROWS: usize = 16;
+
+/// Slots sorted by expert and cut into tiles.
+#[derive(Clone, Copy)]
+pub(super) struct Sorted {
+    pub order: Place,
+    pub tiles: Place,
+    /// Most tiles that there may be.
+    pub count: usize,
+    /// Most slots of a tile.
+    pub width: usize,
+}
 
 /// Experts of the slots of a product over a stack.
 #[derive(Clone, Copy)]
 pub(super) struct Stacked {
     /// `[slots]`: expert of each slot.
     pub ids: Place,
-    /// The slots sorted by expert, and their tiles with an upper bound of how many there are;
-    /// `None`: each slot alone.
-    pub sorted: Option<(Place, Place, usize)>,
+    /// The slots sorted by expert; `None`: each slot alone.
+    pub sorted: Option<Sorted>,
 }
 
 /// Products of equal rows.
@@ -78,6 +91,21 @@ fn kernels(format: Format) -> [&'static str; 2] {
         Format::Q6K => ["product_q6_k_1", "product_q6_k_8"],
         Format::Iq2Xxs => ["product_iq2_xxs_1", "product_iq2_xxs_8"],
         Format::Mxfp4 => ["product_mxfp4_1", "product_mxfp4_8"],
+    }
+}
+
+/// Name of a format's kernel on matrix units. Float formats have none and are never asked for.
+fn tile_kernel(format: Format) -> &'static str {
+    match format {
+        Format::Q4_0 => "tile_q4_0",
+        Format::Q2K => "tile_q2_k",
+        Format::Q3K => "tile_q3_k",
+        Format::Q4K => "tile_q4_k",
+        Format::Q5K => "tile_q5_k",
+        Format::Q6K => "tile_q6_k",
+        Format::Iq2Xxs => "tile_iq2_xxs",
+        Format::Mxfp4 => "tile_mxfp4",
+        Format::Q8_0 | Format::F32 | Format::F16 | Format::Bf16 => "tile_q8_0",
     }
 }
 
@@ -177,16 +205,27 @@ fn launch(
         let grid = [plan.runs, arguments.slots, arguments.groups];
         return gpu.launch(plan.name, grid, ROW_GROUP, &places, &arguments);
     }
+    let integer = format.info().activation != Activation::F32;
+    let width = match p.stacked {
+        Some(Stacked { sorted: Some(sorted), .. }) => sorted.width,
+        Some(Stacked { sorted: None, .. }) => 1,
+        None if p.slots > INPUTS && integer => TILE_INPUTS,
+        None => p.slots.min(INPUTS),
+    };
+    let mut tiles = p.slots.div_ceil(width.max(1));
+    if let Some(Stacked { sorted: Some(sorted), .. }) = p.stacked {
+        places[11] = sorted.order;
+        places[12] = sorted.tiles;
+        tiles = sorted.count;
+    }
     let [one, many] = kernels(format);
-    let (name, tiles) = match p.stacked {
-        None if p.slots == 1 => (one, 1),
-        None => (many, p.slots.div_ceil(INPUTS)),
-        Some(Stacked { sorted: None, .. }) => (one, p.slots),
-        Some(Stacked { sorted: Some((order, tiles, count)), .. }) => {
-            places[11] = order;
-            places[12] = tiles;
-            (many, count)
+    let (name, rows) = match width {
+        TILE_INPUTS => {
+            let tiles_of = |rows: &u32| (*rows as usize).div_ceil(TILE_ROWS);
+            (tile_kernel(format), arguments.rows.iter().map(tiles_of).sum())
         }
+        1 => (one, rows),
+        _ => (many, rows),
     };
     let grid =
         [small(operation, rows)?.div_ceil(SIMDGROUPS), small(operation, tiles)?, arguments.groups];
