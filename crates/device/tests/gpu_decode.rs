@@ -17,7 +17,8 @@ struct Case {
 const CASES: [Case; 5] = [
     Case { columns: 256, rows: [3, 40], groups: 1 },
     Case { columns: 2304, rows: [37, 5], groups: 1 },
-    Case { columns: 4096, rows: [9, 2], groups: 1 },
+    // Large enough to be cut into planes on the device.
+    Case { columns: 4096, rows: [300, 2], groups: 1 },
     Case { columns: 512, rows: [830, 801], groups: 1 },
     Case { columns: 512, rows: [96, 0], groups: 4 },
 ];

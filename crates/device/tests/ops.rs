@@ -94,9 +94,13 @@ fn embed() {
 
 #[test]
 fn hyper_connections() {
-    for (streams, width, format) in
-        [(4, 64, Format::F32), (4, 40, Format::F16), (3, 7, Format::F32), (1, 33, Format::Bf16)]
-    {
+    for (streams, width, format) in [
+        (4, 64, Format::F32),
+        (4, 40, Format::F16),
+        (4, 1024, Format::F16),
+        (3, 7, Format::F32),
+        (1, 33, Format::Bf16),
+    ] {
         let (n, wide, mixes) = (21, streams * width, (2 + streams) * streams);
         let mut numbers = Numbers(width as u64);
         let x = numbers.floats(n * wide, 1.0);

@@ -165,6 +165,7 @@ fn rates(
         }
     };
     take("before");
+    engine.forget_checkpoints();
     let begun = Instant::now();
     let mut logits = sync(engine, &mut session, prompt)?;
     let reading = begun.elapsed().as_secs_f64();

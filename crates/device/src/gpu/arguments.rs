@@ -81,6 +81,24 @@ unsafe impl Arguments for ProductArgs {
     const NAME: &'static str = "ProductArgs";
 }
 
+/// Blocks of a file to planes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct CutArgs {
+    pub first: u64,
+    pub at: [u64; PLANES_MAX],
+    pub offsets: [u32; PLANES_MAX],
+    pub bytes: [u32; PLANES_MAX],
+    pub pieces: u32,
+    pub block_bytes: u32,
+    pub blocks: u32,
+    pub threads: u32,
+}
+// SAFETY: repr(C), 40 + 48 bytes, a multiple of 8.
+unsafe impl Arguments for CutArgs {
+    const NAME: &'static str = "CutArgs";
+}
+
 /// Rows to int8 blocks.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -369,6 +387,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<CompressArgs>(),
     twin::<IndexArgs>(),
     twin::<AttendArgs>(),
+    twin::<CutArgs>(),
 ];
 
 #[cfg(test)]

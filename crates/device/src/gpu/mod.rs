@@ -20,7 +20,7 @@ mod text;
 
 use crate::cpu::steps::Rows;
 use crate::*;
-use arguments::{Arguments, Planes, SpanRows, bytes_of};
+use arguments::{Arguments, CutArgs, Planes, SpanRows, bytes_of};
 use driver::{Address, Driver};
 use ironstar_quant::{Activation, Format};
 use layout::{Layout, PLANES_MAX};
@@ -120,6 +120,7 @@ enum Scratch {
     SharedInnerScales,
     Halves,
     Shards,
+    Raw,
 }
 
 /// Where the step's own numbers lie.
@@ -433,11 +434,61 @@ impl Gpu {
             wanted: u64::MAX,
         })?;
         let address = self.driver.alloc(layout.bytes)?;
-        let driver = &mut *self.driver;
-        layout.repack(bytes, |offset, bytes| driver.upload(address.offset(offset), bytes))?;
+        if bytes.len() < CUT_MIN || layout::pieces(format).len() == 1 {
+            let driver = &mut *self.driver;
+            layout.repack(bytes, |offset, bytes| driver.upload(address.offset(offset), bytes))?;
+        } else {
+            self.cut_on_device(&layout, address, bytes)?;
+        }
         Ok(Weights { layout, address, matrix_bytes })
     }
+
+    /// Uploads blocks as they are and lets the device cut them into planes, a piece at a time; one
+    /// piece is on its way while the one before is cut.
+    fn cut_on_device(
+        &mut self,
+        layout: &Layout,
+        address: Address,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let block_bytes = layout.format.info().block_bytes;
+        let piece = CUT_BYTES / block_bytes * block_bytes;
+        let Place::At(raw) = self.scratch(Scratch::Raw, 2 * CUT_BYTES)? else {
+            unreachable!("scratch lies in memory that stays")
+        };
+        let kernel = self.driver.kernel("cut_planes")?;
+        let narrow = |value: usize| small("matrix", value);
+        let pieces = layout::pieces(layout.format);
+        let mut arguments = CutArgs {
+            at: layout.planes,
+            pieces: narrow(pieces.len())?,
+            block_bytes: narrow(block_bytes)?,
+            threads: CUT_GROUPS * CUT_GROUP,
+            ..CutArgs::default()
+        };
+        for (index, (offset, piece)) in pieces.iter().enumerate() {
+            arguments.offsets[index] = narrow(*offset)?;
+            arguments.bytes[index] = narrow(*piece)?;
+        }
+        for (turn, piece) in bytes.chunks(piece).enumerate() {
+            let from = raw.offset((turn % 2 * CUT_BYTES) as u64);
+            self.driver.upload(from, piece)?;
+            arguments.blocks = narrow(piece.len() / block_bytes)?;
+            let (grid, buffers) = ([CUT_GROUPS, 1, 1], [from, address]);
+            self.driver.launch(kernel, grid, CUT_GROUP, &buffers, bytes_of(&arguments))?;
+            arguments.first += u64::from(arguments.blocks);
+        }
+        Ok(())
+    }
 }
+
+/// Matrices of fewer bytes are cut on the host, which needs no memory on the device.
+const CUT_MIN: usize = 1 << 18;
+/// Bytes that are cut at a time.
+const CUT_BYTES: usize = 32 << 20;
+/// Groups and threads that cut: enough to keep up with any bus.
+const CUT_GROUPS: u32 = 512;
+const CUT_GROUP: u32 = 256;
 
 /// A position or an index of the step as kernels take it.
 fn position(value: usize) -> u32 {

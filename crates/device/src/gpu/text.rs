@@ -13,7 +13,10 @@ const FILES: &[(&str, &str)] = &[
     ("router.k", include_str!("../../kernels/router.k")),
     ("streams.k", include_str!("../../kernels/streams.k")),
     ("tiles.k", include_str!("../../kernels/tiles.k")),
+    ("fast/attention.k", include_str!("../../kernels/fast/attention.k")),
     ("fast/decode.k", include_str!("../../kernels/fast/decode.k")),
+    ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
+    ("fast/streams.k", include_str!("../../kernels/fast/streams.k")),
 ];
 
 /// Puts a prelude before the kernels; compilers name file and line of the kernel in their messages.

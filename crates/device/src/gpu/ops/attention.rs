@@ -121,6 +121,11 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
         mutual: u32::from(a.mutual),
     };
     let choice = choice.map_or(Place::NONE, |(choice, _)| choice);
+    // What `fast/attention.k` takes; its sums are those of `attention.k`.
+    let tiled = arguments.kv_bf16 == 1
+        && (arguments.ratio == 0 || arguments.rows_bf16 == 1)
+        && width.is_multiple_of(32)
+        && width <= 512;
     let batch = (SCORES_MAX / size(&[stride, a.heads])).clamp(1, n);
     let scores = gpu.scratch(Scratch::Scores, size(&[batch, a.heads, stride, 4]))?;
     let sums = gpu.scratch(Scratch::Sums, size(&[batch, a.heads, 4]))?;
@@ -128,14 +133,21 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
         let count = small(OPERATION, batch.min(n - first))?;
         arguments.row0 = small(OPERATION, first)?;
         let places = [q, kv, choice, positions, span_of, spans, rings, rows, scores];
-        let grid = [arguments.stride.div_ceil(KEYS), heads, count];
-        gpu.launch("attend_scores", grid, GROUP, &places, &arguments)?;
+        let (name, grid) = match tiled {
+            true => ("scores_bf16", [arguments.stride.div_ceil(16), heads.div_ceil(8), count]),
+            false => ("attend_scores", [arguments.stride.div_ceil(KEYS), heads, count]),
+        };
+        gpu.launch(name, grid, GROUP, &places, &arguments)?;
         let places = [scores, sinks, positions, span_of, spans, sums];
         let grid = [heads.div_ceil(SIMDGROUPS), count, 1];
         gpu.launch("attend_weights", grid, GROUP, &places, &arguments)?;
         let places = [scores, kv, choice, positions, span_of, spans, rings, rows, sums, table, out];
-        let grid = [(arguments.width / 2).div_ceil(GROUP), heads.div_ceil(HEADS), count];
-        gpu.launch("attend_mix", grid, GROUP, &places, &arguments)?;
+        let plain = [(arguments.width / 2).div_ceil(GROUP), heads.div_ceil(HEADS), count];
+        let (name, grid) = match tiled {
+            true => ("mix_bf16", [arguments.width / 32, heads.div_ceil(8), count]),
+            false => ("attend_mix", plain),
+        };
+        gpu.launch(name, grid, GROUP, &places, &arguments)?;
     }
     Ok(())
 }

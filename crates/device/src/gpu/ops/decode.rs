@@ -3,9 +3,8 @@
 use super::super::arguments::ProductArgs;
 use ironstar_quant::{Format, SHARDS};
 
-/// `DECODE_BLOCKS` and `DECODE_WORDS` of the kernels.
+/// `DECODE_BLOCKS` of the kernels.
 const BLOCKS: u32 = 2048;
-const WORDS: u32 = 8320;
 /// Most rows of a group: eight threads a row, and 256 in all; floats have 64 a row.
 const ROWS_MAX: u32 = 32;
 const FLOAT_ROWS_MAX: u32 = 4;
@@ -39,8 +38,7 @@ pub(super) fn plan(format: Format, a: &ProductArgs) -> Option<Plan> {
     let most = match format {
         Format::F16 | Format::Bf16 => {
             let whole = a.columns.is_multiple_of(32);
-            let held = (a.columns / 2).checked_add(32)?;
-            (WORDS / held).min(FLOAT_ROWS_MAX).min(if whole { FLOAT_ROWS_MAX } else { 0 })
+            if whole { FLOAT_ROWS_MAX } else { 0 }
         }
         _ => {
             let shards = u32::try_from(SHARDS).expect("eight");

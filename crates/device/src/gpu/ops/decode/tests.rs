@@ -1,4 +1,4 @@
-use super::{BLOCKS, FLOAT_ROWS_MAX, Plan, ROWS_MAX, WORDS, plan};
+use super::{BLOCKS, FLOAT_ROWS_MAX, Plan, ROWS_MAX, plan};
 use crate::gpu::arguments::ProductArgs;
 use ironstar_quant::{FORMATS, Format};
 
@@ -34,7 +34,7 @@ fn runs_fit_and_cover() {
                 assert!(each.is_power_of_two());
                 assert_eq!(plan.runs, rows.iter().map(|rows| rows.div_ceil(each)).sum::<u32>());
                 if elements == 1 {
-                    assert!(each <= FLOAT_ROWS_MAX && each * (columns / 2 + 32) <= WORDS);
+                    assert!(each <= FLOAT_ROWS_MAX);
                 } else {
                     let blocks = (columns / elements).next_multiple_of(8);
                     assert!(each <= ROWS_MAX && each * blocks <= BLOCKS);
