@@ -46,17 +46,20 @@ fn answer(engine: &mut Engine, prompt: &[u32], what: &Generate) -> (Answer, usiz
     ((tokens, wanted, logits(&session)), guesses.drafted, guesses.accepted)
 }
 
-/// A DSpark drafter for the tiny model that is sure of itself: its confidence head has a weight of
-/// one for the sum of `h`, which is pulled up or down by tokens; with a number, that in every
-/// place.
-fn dspark(tiny: &Tiny, all: Option<f32>) -> Gguf {
-    tiny.dspark_as(&|spec, values| match all {
-        Some(value) => encode(Format::F32, &vec![value; values.len()]),
-        None if spec.field == Field::SparkConfidence => {
-            let louder: Vec<f32> = values.iter().map(|value| value * 20.0).collect();
-            encode(Format::F32, &louder)
+/// A DSpark drafter for the tiny model that is always sure of itself: the first number of every
+/// token's Markov row is 1, and the confidence head looks at nothing else.
+fn sure_dspark(tiny: &Tiny) -> Gguf {
+    let (rank, width) = (tiny.spark().rank, tiny.shape.width);
+    tiny.dspark_as(&|spec, values| {
+        let mut values = values.to_vec();
+        if spec.field == Field::SparkMarkovEmbedding {
+            values.iter_mut().step_by(rank).for_each(|value| *value = 1.0);
         }
-        None => encode(Format::F32, values),
+        if spec.field == Field::SparkConfidence {
+            values.fill(0.0);
+            values[width] = 5.0;
+        }
+        encode(Format::F32, &values)
     })
 }
 
@@ -66,7 +69,7 @@ fn guesses_change_nothing() {
     let (mut drafted, mut accepted) = ([0; 4], [0; 4]);
     let options = EngineOptions { checkpoint_spacing: 50, ..options() };
     let mut engine = engine_of(&tiny, options.clone());
-    let spark = dspark(&tiny, None);
+    let spark = sure_dspark(&tiny);
     let mut sparked = Engine::from_gguf(&tiny.gguf(), Some(&spark), options, &mut |_| {}).unwrap();
     for (index, settings) in settings().into_iter().enumerate() {
         for seed in 0..3 {
@@ -104,8 +107,10 @@ fn guesses_change_nothing() {
 fn a_corrupted_drafter_changes_nothing() {
     let tiny = tiny(VOCABULARY);
     let other = Tiny { seed: 1234, ..tiny.clone() }.drafter();
-    let sparks =
-        [dspark(&tiny, Some(f32::NAN)), dspark(&Tiny { seed: 1234, ..tiny.clone() }, None)];
+    let sparks = [
+        tiny.dspark_as(&|_, values| encode(Format::F32, &vec![f32::NAN; values.len()])),
+        Tiny { seed: 1234, ..tiny.clone() }.dspark(),
+    ];
     let broken = tiny.drafter_as(&|_, values| encode(Format::F32, &vec![f32::NAN; values.len()]));
     let prompt = Dice::new(9).tokens(60, VOCABULARY);
     for settings in settings() {

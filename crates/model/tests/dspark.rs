@@ -323,3 +323,61 @@ fn the_plan_counts_every_ring() {
     let ring = (16 + ROLLBACK_ROWS as u64) * 128 * 4;
     assert_eq!(windows(&runner.model) - windows(&plain.model), 3 * ring);
 }
+
+/// The drafter of V4 Flash: 81 tensors, with the published names and dims.
+#[test]
+fn the_published_drafter_has_81_tensors() {
+    let flash = ironstar_model::deepseek_v4::known::flash();
+    let spark =
+        SparkShape { stages: 3, block: 5, rank: 256, noise: 128_799, targets: vec![40, 41, 42] };
+    let specs = spark_specs(&flash, &spark);
+    assert_eq!(specs.len(), 81);
+    let dims = |name: &str| -> (String, Vec<usize>) {
+        let spec = specs.iter().find(|spec| spec.name == name);
+        let spec = spec.unwrap_or_else(|| panic!("{name}"));
+        (spec.published.clone(), spec.dims.clone())
+    };
+    for (name, published, wanted) in [
+        ("mtp.0.main_proj.weight", "mtp.0.main_proj.weight", vec![12288, 4096]),
+        ("mtp.0.main_norm.weight", "mtp.0.main_norm.weight", vec![4096]),
+        ("mtp.1.attn_kv.weight", "mtp.1.attn.wkv.weight", vec![4096, 512]),
+        ("mtp.2.exp_probs_b.bias", "mtp.2.ffn.gate.bias", vec![256]),
+        ("mtp.2.norm.weight", "mtp.2.norm.weight", vec![4096]),
+        ("mtp.2.hc_head_fn.weight", "mtp.2.hc_head_fn", vec![16384, 4]),
+        (
+            "mtp.2.markov_head.markov_w1.weight",
+            "mtp.2.markov_head.markov_w1.weight",
+            vec![256, 129_280],
+        ),
+        ("mtp.2.confidence_head.proj.weight", "mtp.2.confidence_head.proj.weight", vec![4352, 1]),
+    ] {
+        assert_eq!(dims(name), (published.to_owned(), wanted));
+    }
+}
+
+#[test]
+fn a_published_config_says_whether_there_is_a_drafter() {
+    let shape = Tiny::flash().shape;
+    let stages = |count: usize| {
+        move |name: &str| (0..count).any(|s| name == format!("mtp.{s}.attn_norm.weight"))
+    };
+    let config = |text: &str, count: usize| SparkShape::from_config(text, &stages(count), &shape);
+    let whole = r#"{"dspark_block_size": 5, "dspark_noise_token_id": 500, "dspark_markov_rank": 16,
+        "dspark_target_layer_ids": [3, 4, 5]}"#;
+    let wanted = SparkShape { stages: 3, block: 5, rank: 16, noise: 500, targets: vec![3, 4, 5] };
+    assert_eq!(config(whole, 3).unwrap(), Some(wanted));
+    assert_eq!(config(r#"{"num_nextn_predict_layers": 1}"#, 1).unwrap(), None);
+    for (wrong, count) in [
+        (whole.to_owned(), 0),
+        (whole.to_owned(), 9),
+        (whole.replace("[3, 4, 5]", "[3, 4, 6]"), 3),
+        (whole.replace("[3, 4, 5]", "\"all\""), 3),
+        (whole.replace("[3, 4, 5]", "[3, -1]"), 3),
+        (whole.replace("500", "512"), 3),
+        (whole.replace(": 16,", ": 1.5,"), 3),
+        (whole.replace("dspark_block_size", "block"), 3),
+        ("{".to_owned(), 3),
+    ] {
+        assert!(matches!(config(&wrong, count), Err(Error::Metadata { .. })), "{wrong} {count}");
+    }
+}

@@ -7,10 +7,10 @@
 //!
 //! What a trial may lose is bounded by a *credit*, in plain steps: it grows by [`ALLOWANCE`] of the
 //! time that passes and by what guessing gains, shrinks by what guessing loses, and never exceeds
-//! [`CREDIT_MAX`]. A guess is tried only if its loss, were all of it wrong, is within the credit. So
-//! whatever the text does, N tokens take no longer than N (1 + ALLOWANCE) + CREDIT_MAX plain steps
-//! and the error of a first measurement. A guesser that does not pay rests, and is tried afresh when
-//! the credit is whole and a pause, each longer than the last, is over.
+//! [`CREDIT_MAX`]. A guess is tried only if its loss, were all of it wrong, is within the credit.
+//! So whatever the text does, N tokens take no longer than N (1 + ALLOWANCE) + CREDIT_MAX plain
+//! steps and the error of a first measurement. A guesser that does not pay rests, and is tried
+//! afresh when the credit is whole and a pause, each longer than the last, is over.
 
 use super::Drafter;
 use crate::draft::DRAFTS_MAX;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::draft::SpeculationReport;
+use crate::{CancelFlag, Control, Engine, EngineOptions, Generate};
 
 /// Times in plain steps of an H200 that reads at 4.3 TB/s (spec/perf.md 2: bytes of 1, 2, 4, 6, 8
 /// and 16 rows at 2 bits, on lines between), and of its drafters: a chain reads a layer of 43 and
@@ -89,20 +90,67 @@ fn run(machine: Machine, tokens: usize, chance: &dyn Fn(usize, usize) -> f64) ->
     run
 }
 
-/// Shares of nano's MTP chain that are right at each depth, measured by
-/// `crates/engine/tests/nano.rs`; the first is also in `nano/README.md` (100 % of tool calls).
-const TOOL_CALLS: [f64; 5] = [0.97, 0.5, 0.4, 0.3, 0.3];
-const STORIES: [f64; 5] = [0.92, 0.4, 0.3, 0.3, 0.3];
+/// How many of five chained guesses are right at each token of nano's greedy answers to some of
+/// the prompts that the bundled cases hold, one answer behind the other.
+fn nano_trace(kind: &str, prompts: usize) -> Vec<usize> {
+    let file =
+        |path: &str| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    let options = EngineOptions { threads: 1, ..EngineOptions::default() };
+    let mut engine = Engine::open(&file("models/nano.gguf"), options, &mut |_| {}).expect("nano");
+    let cases = std::fs::read_to_string(file("tests/golden/nano/eval.jsonl")).expect("a fixture");
+    let cases = cases.lines().map(|line| serde_json::from_str(line).expect("a case"));
+    let prompts: Vec<String> = cases
+        .filter(|case: &serde_json::Value| case["kind"] == kind)
+        .map(|case| case["prompt"].as_str().expect("a rendered prompt").to_owned())
+        .step_by(4)
+        .take(prompts)
+        .collect();
+    let (go, mut trace) = (CancelFlag::default(), Vec::new());
+    for prompt in prompts {
+        let tokenizer = engine.tokenizer().expect("nano has one");
+        let (prompt, stop) = (tokenizer.encode_rendered(&prompt), tokenizer.eos());
+        let mut session = engine.session(prompt.len() + 70).expect("room");
+        session.sync(&mut engine, &prompt, &mut |_| {}, &go).expect("a prompt");
+        let what = Generate {
+            settings: crate::sampler::Settings::greedy(),
+            tokens_max: Some(64),
+            stop: stop.into_iter().collect(),
+            speculation: Speculation::Off,
+            ..Generate::default()
+        };
+        session.generate(&mut engine, &what, &mut |_| Control::Continue, &go).expect("an answer");
+        let all = session.tokens().to_vec();
+        session.sync(&mut engine, &prompt, &mut |_| {}, &go).expect("back");
+        for at in prompt.len()..all.len() - 1 {
+            let (model, backend) = (&mut engine.model, engine.backend.as_mut());
+            let drafted =
+                model.draft_tokens(backend, session.state(), all[at], 5).expect("nano has MTP");
+            let next = all[at + 1..].iter();
+            trace.push(drafted.tokens.iter().zip(next).take_while(|(a, b)| a == b).count());
+            session.push(&mut engine, all[at]).expect("room");
+        }
+    }
+    trace
+}
 
+/// Nano's own guesses, in the times of an H200.
 #[test]
 fn on_an_h200_tool_calls_and_stories_gain() {
-    for (text, wanted) in [(TOOL_CALLS, 1.2), (STORIES, 1.2)] {
-        for machine in [CHAINED, BLOCKS] {
-            for tokens in [100, 1000] {
-                let run = run(machine, tokens, &|_, depth| text[depth]);
-                assert!(run.rate() >= wanted, "{:?}: {} of {tokens}", machine.drafter, run.rate());
-            }
+    for kind in ["tool", "story_qa-thinking"] {
+        let trace = nano_trace(kind, 4);
+        let right =
+            |token: usize, depth: usize| f64::from(u8::from(depth < trace[token % trace.len()]));
+        assert!(trace.len() > 40, "{kind}: {} tokens", trace.len());
+        for tokens in [trace.len(), 1000] {
+            let run = run(CHAINED, tokens, &right);
+            let rate = run.rate();
+            let what = format!("{kind}: {rate} for {tokens}, {:?}, {trace:?}", run.report);
+            assert!(rate >= 1.2, "{what}");
         }
+    }
+    for tokens in [100, 1000] {
+        let run = run(BLOCKS, tokens, &|_, depth| [0.9, 0.8, 0.7, 0.6, 0.5][depth]);
+        assert!(run.rate() >= 1.2, "{} for {tokens}", run.rate());
     }
 }
 
