@@ -23,6 +23,7 @@ typedef signed char schar; typedef unsigned long long ulong;
 #define TG_ATOMIC_PTR uint*
 #define TG_BARRIER() __syncthreads()
 #define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
 // A struct read from device or constant memory.
 #define LOAD(T, from) (from)
 #define TABLE(T, n, N) static __device__ const T n[N]

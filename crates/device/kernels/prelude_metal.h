@@ -21,6 +21,7 @@ using namespace metal;
 #define TG_ATOMIC_PTR threadgroup atomic_uint*
 #define TG_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device)
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define NO_UNROLL _Pragma("clang loop unroll(disable)")
 // A struct read from device or constant memory.
 #define LOAD(T, from) (from)
 #define TABLE(T, n, N) constant T n[N]

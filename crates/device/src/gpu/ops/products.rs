@@ -182,8 +182,8 @@ fn launch(
         stack: small(operation, first.stack)?,
         ..ProductArgs::default()
     };
-    // Rows of inputs and outputs are counted in 32 bits.
-    small(operation, size(&[p.slots, p.groups]))?;
+    // Words of the inputs are counted in 32 bits.
+    small(operation, size(&[p.slots, p.groups, first.columns.div_ceil(4)]))?;
     let mut places = [Place::NONE; 2 * MATRICES + 5];
     let mut rows = 0usize;
     for (index, (matrix, out)) in batch.iter().enumerate() {
