@@ -42,8 +42,8 @@ fn main() {
     let (saving, bytes) = (start.elapsed().as_secs_f64(), store.status().disk_bytes as f64);
     let rows = (tokens.len() / 2048 * 16 * BLOCK) as f64;
     println!(
-        "saved {:.0} MB in {} files: {:.0} MB/s with all syncs; {:.2} bytes written for each byte of \
-         rows; the engine's thread waited {:.2} ms at most",
+        "saved {:.0} MB in {} files: {:.0} MB/s with all syncs; {:.2} bytes written for each \
+         byte of rows; the engine's thread waited {:.2} ms at most",
         bytes / 1e6,
         store.status().disk_nodes,
         bytes / 1e6 / saving,

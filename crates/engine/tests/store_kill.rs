@@ -8,7 +8,7 @@ use ironstar_engine::store::{Folder, Key, Loaded, Settings, Store, Writing};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// Names the folder to the child, which is this test program again.
@@ -74,7 +74,9 @@ fn kill_some(kills: usize) {
                 reported.push(n.parse::<u32>().unwrap());
                 if start.elapsed() > wait {
                     // The kill comes while the next ones are being written.
-                    std::thread::sleep(Duration::from_micros(kill as u64 * 1171 % 20_000));
+                    let (_never, moment) = mpsc::channel::<()>();
+                    let _later =
+                        moment.recv_timeout(Duration::from_micros(kill as u64 * 1171 % 20_000));
                     child.kill().unwrap();
                     break;
                 }

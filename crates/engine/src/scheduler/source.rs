@@ -89,8 +89,8 @@ pub trait Source {
         logits: Option<&[f32]>,
     ) -> Result<(), Error>;
 
-    /// Whether the session's last failure may be the fault of a stored state that it came from: that
-    /// is set aside now, and the session, at an earlier position, is worth another try.
+    /// Whether the session's last failure may be the fault of a stored state that it came from:
+    /// that is set aside now, and the session, at an earlier position, is worth another try.
     fn retries(&mut self, session: &mut Self::Session) -> bool {
         let _none_is_stored = session;
         false

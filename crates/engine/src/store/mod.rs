@@ -7,8 +7,8 @@
 //!
 //! Payloads are bytes that the store does not understand. Memory and disk have a limit each, and
 //! what is worth least for its bytes goes first (`tree.rs`). The disk tier is written by a thread
-//! of its own and read with distrust; whatever happens to the folder, requests go on without it, and
-//! [`Status::problems`] tells. `docs/state-format.md` has the files.
+//! of its own and read with distrust; whatever happens to the folder, requests go on without it,
+//! and [`Status::problems`] tells. `docs/state-format.md` has the files.
 //!
 //! ```
 //! use ironstar_engine::store::{Key, Settings, Store};

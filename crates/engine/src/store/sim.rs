@@ -1,8 +1,9 @@
 //! A disk that tears, fills up, lies and crashes, for tests of the store and of what uses it.
 //!
-//! Bytes of a file survive a crash when `create` has returned; names do when `sync_folder` has. What
-//! is not safe yet survives or not by a throw of dice: an unfinished file is cut anywhere or ends in
-//! zeros, and each change of a name since the last sync is there or is not, whatever others did.
+//! Bytes of a file survive a crash when `create` has returned; names do when `sync_folder` has.
+//! What is not safe yet survives or not by a throw of dice: an unfinished file is cut anywhere or
+//! ends in zeros, and each change of a name since the last sync is there or is not, whatever
+//! others did.
 
 use super::disk::{Claim, Disk, Listed};
 use std::collections::BTreeMap;
