@@ -4,11 +4,12 @@
 
 mod common;
 
-use common::{Fixture, Runner, distance, exact};
+use common::{Fixture, distance, exact};
+use ironstar_device::{Backend, Cpu, Gpu, GpuConfig};
 use ironstar_gguf::Gguf;
 use ironstar_model::deepseek_v4::{SparkShape, spark_specs};
 use ironstar_model::testing::{Tiny, floats};
-use ironstar_model::{Drafted, LogitsFor, Options, Wanted};
+use ironstar_model::{Drafted, LogitsFor, Model, Options, Step};
 
 const BLOCK: usize = 5;
 const VOCABULARY: usize = 512;
@@ -37,8 +38,8 @@ fn the_weights_are_those_of_the_fixture() {
     assert_eq!(compared, 9);
 }
 
-/// One session that goes through all positions and drafts on the way.
-fn compare(name: &str, options: Options, last: usize, bound: f32) {
+/// One session that goes through all positions up to `last` and drafts on the way.
+fn compare(backend: &mut dyn Backend, name: &str, options: Options, last: usize, bound: f32) {
     let fixture = Fixture::open(&format!("dspark/{name}.safetensors"));
     let ids = fixture.tokens("ids");
     let (positions, anchors) = (fixture.tokens("cases.position"), fixture.tokens("cases.anchor"));
@@ -46,7 +47,9 @@ fn compare(name: &str, options: Options, last: usize, bound: f32) {
     let (drafts, confidence) = (fixture.tokens("drafts"), fixture.f32("confidence"));
     assert_eq!((positions.len(), logits.len()), (12, 12 * BLOCK * VOCABULARY));
     assert_ne!(logits, base, "the Markov head does something");
-    let mut runner = Runner::new(&Tiny::flash().gguf(), Some(&file()), (exact().0, options), 200);
+    let (gguf, spark) = (Tiny::flash().gguf(), file());
+    let mut model = Model::load(&gguf, Some(&spark), backend, options, &mut |_| {}).unwrap();
+    let mut state = model.new_state(backend, 200).unwrap();
     let mut order: Vec<usize> = (0..positions.len()).collect();
     order.sort_by_key(|&case| positions[case]);
     let mut compared = 0;
@@ -55,14 +58,14 @@ fn compare(name: &str, options: Options, last: usize, bound: f32) {
         if position > last {
             break;
         }
-        let at = runner.state.position();
+        let at = state.position();
         if at <= position {
-            let wanted = Wanted { logits: LogitsFor::None, drafts: LogitsFor::None };
-            runner.watched(&ids[at..=position], &wanted, None);
+            let step = Step::single(&ids[at..=position], at);
+            model.forward(backend, &step, &mut [&mut state], LogitsFor::None).unwrap();
+            model.commit(&mut state, position + 1 - at).unwrap();
         }
-        let (model, cpu) = (&mut runner.model, &mut runner.cpu);
         let Drafted { tokens, logits: found, confidence: sure } =
-            model.draft_tokens(cpu, &runner.state, anchors[case], BLOCK).unwrap();
+            model.draft_tokens(backend, &state, anchors[case], BLOCK).unwrap();
         let what = format!("{name}, case {case} at {position}");
         let wanted = &logits[case * BLOCK * VOCABULARY..][..BLOCK * VOCABULARY];
         let error = distance(found.values(), wanted);
@@ -77,11 +80,21 @@ fn compare(name: &str, options: Options, last: usize, bound: f32) {
 
 #[test]
 fn exact_drafts_are_those_of_the_fixture() {
-    compare("exact", exact().1, usize::MAX, 3e-4);
+    let mut cpu = Cpu::new(exact().0).unwrap();
+    compare(&mut cpu, "exact", exact().1, usize::MAX, 3e-4);
 }
 
 #[test]
 fn drafts_with_round_trips_are_those_of_the_fixture() {
     let options = Options { round_trips: true, ..exact().1 };
-    compare("qat", options, ROUNDED_LAST, 1e-3);
+    let mut cpu = Cpu::new(exact().0).unwrap();
+    compare(&mut cpu, "qat", options, ROUNDED_LAST, 1e-3);
+}
+
+/// The kernels of the GPU, run on the CPU by the host driver: slow, so the first four positions.
+#[test]
+fn exact_drafts_through_the_kernels_of_the_gpu() {
+    let config = GpuConfig { float_products: true, ..GpuConfig::default() };
+    let mut gpu = Gpu::host(config).unwrap();
+    compare(&mut gpu, "exact", exact().1, 3, 1e-3);
 }
