@@ -1,8 +1,8 @@
 //! Who may ask: keys, and pages of other sites.
 //!
 //! Without a key, anybody who can connect may ask. That is meant for programs of this machine, not
-//! for any web page that its browser shows: a page of another site is refused by its `Origin`, and a
-//! name that somebody else's DNS made point here by its `Host`.
+//! for any web page that its browser shows: a page of another site is refused by its `Origin`, and
+//! a name that somebody else's DNS made point here by its `Host`.
 
 use super::app::App;
 use axum::extract::Request;

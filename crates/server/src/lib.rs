@@ -1,8 +1,8 @@
 //! HTTP server of the engine: OpenAI's and Anthropic's protocols, metrics, a page.
 //!
-//! It owns sockets, time, keys and limits. What requests and answers mean is `ironstar_wire`'s; what
-//! they become is the scheduler's of `ironstar_engine`, which this crate only talks to. It must not
-//! know models, devices or files of weights.
+//! It owns sockets, time, keys and limits. What requests and answers mean is `ironstar_wire`'s;
+//! what they become is the scheduler's of `ironstar_engine`, which this crate only talks to. It
+//! must not know models, devices or files of weights.
 //!
 //! Start reading at [`Server`], then `routes.rs` for what is served where, then `answer/` for the
 //! life of a request. The async runtime ends at this crate's border.

@@ -71,6 +71,8 @@ pub struct Options {
     pub log: Log,
     /// Where each request leaves a file, for diagnosis.
     pub trace: Option<std::path::PathBuf>,
+    /// Seed of requests that name none; without it each has one of its own.
+    pub seed: Option<u64>,
 }
 
 impl Default for Options {
@@ -94,6 +96,7 @@ impl Default for Options {
             threads: 2,
             log: Arc::new(|_| {}),
             trace: None,
+            seed: None,
         }
     }
 }

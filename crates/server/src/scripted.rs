@@ -13,10 +13,11 @@
 //! }
 //! ```
 //!
-//! `when` and `unless` are looked for in the whole prompt as text, markers included; `last` only in
-//! what follows the last user's marker. A piece is a string, in which markers are control tokens, or
-//! a list of bytes. `fault` is `{"after": TOKENS, "kind": "error" | "panic" | "nan"}` and `delay` is
-//! `{"after": TOKENS, "ms": N}`, counted from the prompt's end; negative numbers are within it.
+//! `when` and `unless` are looked for in the whole prompt as text, markers included; `last` only
+//! in what follows the last user's marker. A piece is a string, in which markers are control
+//! tokens, or a list of bytes. `fault` is `{"after": TOKENS, "kind": "error" | "panic" | "nan"}`
+//! and `delay` is `{"after": TOKENS, "ms": N}`, counted from the prompt's end; negative numbers
+//! are within it.
 
 use super::Model;
 use ironstar_engine::Speculation;

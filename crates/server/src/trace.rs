@@ -21,7 +21,7 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// Begins the file of a request, where there are traces.
-    pub fn begin(app: &App, job: &Job) -> Option<Trace> {
+    pub fn begin(app: &App, job: &Job, seed: u64) -> Option<Trace> {
         app.options.trace.as_ref()?;
         let body = job.body.as_deref().unwrap_or_default();
         let mut body = String::from_utf8_lossy(body).into_owned();
@@ -46,6 +46,7 @@ impl Trace {
             "protocol": format!("{:?}", job.call.protocol),
             "model": app.model.name,
             "body": body,
+            "seed": seed,
             "ignored": job.call.notes,
             "thinking": format!("{:?}", job.call.thinking),
             "sampling": format!("{:?}", job.call.sampling),

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Commands that may wait for the end of a step.
-const COMMANDS_MAX: usize = 1024;
+const COMMANDS_MAX: usize = 8192;
 
 enum Command {
     Submit(RequestId, Box<Request>, Sink),

@@ -53,7 +53,8 @@ pub(super) struct Relay {
 impl Relay {
     pub fn new(app: Arc<App>, job: Job, out: Out) -> Relay {
         let (sender, events) = channel(EVENTS_MAX);
-        let base = job.call.sampling.seed.unwrap_or_else(|| app.fresh_seed());
+        let seed = job.call.sampling.seed.or(app.options.seed);
+        let base = seed.unwrap_or_else(|| app.fresh_seed());
         let mut choices = Vec::new();
         for asked in &job.prompts {
             for answer in 0..job.call.n.max(1) {
@@ -63,7 +64,7 @@ impl Relay {
             }
         }
         let echoes = choices.iter().map(|_| Echo::new()).collect();
-        let trace = Trace::begin(&app, &job);
+        let trace = Trace::begin(&app, &job, base);
         Relay {
             app,
             job,
@@ -306,7 +307,8 @@ impl Drop for Relay {
         }
         let seconds = self.begun.elapsed().as_secs_f64();
         self.app.log(&format!(
-            "{} {:?} prompt {} cached {} answer {} queued {:.1} s read {:.1} s all {seconds:.1} s: {}",
+            "{} {:?} prompt {} cached {} answer {} queued {:.1} s read {:.1} s all {seconds:.1} s: \
+             {}",
             self.job.request_id,
             self.job.call.protocol,
             sum.prompt,

@@ -20,14 +20,14 @@ WEATHER = {
     "required": ["city"],
     "additionalProperties": False,
 }
-CHAT_TOOLS = [
-    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}
-]
+CHAT_TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}]
 STRICT_TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER, "strict": True}}
 ]
 MESSAGE_TOOLS = [{"name": "get_weather", "input_schema": WEATHER}]
-RESPONSE_TOOLS = [{"type": "function", "name": "get_weather", "parameters": WEATHER, "strict": False}]
+RESPONSE_TOOLS = [
+    {"type": "function", "name": "get_weather", "parameters": WEATHER, "strict": False}
+]
 
 
 def openai_at(url):
@@ -98,8 +98,14 @@ def chat_parallel_calls(client):
 def chat_errors(client):
     for make, kind in [
         (lambda: client.chat.completions.create(model="m", messages=[]), openai.BadRequestError),
-        (lambda: client.chat.completions.create(model="m", messages=user("fail")), openai.InternalServerError),
-        (lambda: client.chat.completions.create(model="m", messages=user("long " * 70000)), openai.BadRequestError),
+        (
+            lambda: client.chat.completions.create(model="m", messages=user("fail")),
+            openai.InternalServerError,
+        ),
+        (
+            lambda: client.chat.completions.create(model="m", messages=user("long " * 70000)),
+            openai.BadRequestError,
+        ),
         (lambda: client.embeddings.create(model="m", input="x"), openai.BadRequestError),
     ]:
         try:
@@ -150,7 +156,9 @@ def completions(client):
     assert choice.logprobs.token_logprobs[0] is None or choice.logprobs.token_logprobs[0] <= 0
     text = "".join(
         chunk.choices[0].text
-        for chunk in client.completions.create(model="m", prompt=[5, 6, 7], max_tokens=4, stream=True)
+        for chunk in client.completions.create(
+            model="m", prompt=[5, 6, 7], max_tokens=4, stream=True
+        )
         if chunk.choices
     )
     assert text
@@ -173,20 +181,29 @@ def responses(client):
 
 def responses_tool_loop(client):
     history = [{"role": "user", "content": "weather"}]
-    with client.responses.stream(model="m", input=history, tools=RESPONSE_TOOLS, store=False) as stream:
+    with client.responses.stream(
+        model="m", input=history, tools=RESPONSE_TOOLS, store=False
+    ) as stream:
         done = [event.item for event in stream if event.type == "response.output_item.done"]
         final = stream.get_final_response()
     call = [item for item in done if item.type == "function_call"][0]
     assert json.loads(call.arguments) == {"city": "Paris"}
-    history += [item.model_dump(exclude_none=True) for item in final.output if item.type == "function_call"]
-    history.append({"type": "function_call_output", "call_id": call.call_id, "output": "25 degrees"})
+    history += [
+        item.model_dump(exclude_none=True) for item in final.output if item.type == "function_call"
+    ]
+    history.append(
+        {"type": "function_call_output", "call_id": call.call_id, "output": "25 degrees"}
+    )
     second = client.responses.create(model="m", input=history, tools=RESPONSE_TOOLS, store=False)
     assert second.output_text == "It is warm in Paris.", second
 
 
 def messages(client):
     with client.messages.stream(
-        model="m", max_tokens=900, messages=user("hi"), thinking={"type": "enabled", "budget_tokens": 1024}
+        model="m",
+        max_tokens=900,
+        messages=user("hi"),
+        thinking={"type": "enabled", "budget_tokens": 1024},
     ) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_message()
@@ -194,7 +211,10 @@ def messages(client):
     assert [block.type for block in final.content] == ["thinking", "text"], final
     assert final.content[1].text == TEXT and final.stop_reason == "end_turn"
     whole = client.messages.create(
-        model="m", max_tokens=900, messages=user("hi"), thinking={"type": "enabled", "budget_tokens": 1024}
+        model="m",
+        max_tokens=900,
+        messages=user("hi"),
+        thinking={"type": "enabled", "budget_tokens": 1024},
     )
     assert whole.content[1].text == TEXT
     assert whole.usage.output_tokens == final.usage.output_tokens
@@ -217,10 +237,14 @@ def messages_tool_loop(client):
         first = stream.get_final_message()
     use = [block for block in first.content if block.type == "tool_use"][0]
     assert use.input == {"city": "Paris"} and first.stop_reason == "tool_use"
-    history.append({"role": "assistant", "content": [b.model_dump(exclude_none=True) for b in first.content]})
+    history.append(
+        {"role": "assistant", "content": [b.model_dump(exclude_none=True) for b in first.content]}
+    )
     result = {"type": "tool_result", "tool_use_id": use.id, "content": "25 degrees"}
     history.append({"role": "user", "content": [result]})
-    second = client.messages.create(model="m", max_tokens=900, messages=history, tools=MESSAGE_TOOLS)
+    second = client.messages.create(
+        model="m", max_tokens=900, messages=history, tools=MESSAGE_TOOLS
+    )
     assert second.content[-1].text == "It is warm in Paris.", second
     assert second.usage.cache_read_input_tokens > 0, second.usage
 
@@ -285,21 +309,33 @@ def nano_is_bound_by_grammars(client):
     form = {"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": True}}
     for seed in range(3):
         answer = client.chat.completions.create(
-            model="m", messages=user("A pet as JSON."), response_format=form, seed=seed,
-            max_tokens=200, extra_body=off,
+            model="m",
+            messages=user("A pet as JSON."),
+            response_format=form,
+            seed=seed,
+            max_tokens=200,
+            extra_body=off,
         )
         pet = json.loads(answer.choices[0].message.content)
         assert set(pet) == {"name", "kind", "age"} and pet["kind"] in ("cat", "dog"), pet
         assert isinstance(pet["age"], int) and 0 <= pet["age"] <= 99, pet
         named = client.chat.completions.create(
-            model="m", messages=user("hello"), tools=STRICT_TOOLS, seed=seed, max_tokens=200,
-            tool_choice={"type": "function", "function": {"name": "get_weather"}}, extra_body=off,
+            model="m",
+            messages=user("hello"),
+            tools=STRICT_TOOLS,
+            seed=seed,
+            max_tokens=200,
+            tool_choice={"type": "function", "function": {"name": "get_weather"}},
+            extra_body=off,
         )
         calls = named.choices[0].message.tool_calls
         assert calls and calls[0].function.name == "get_weather", named
         assert "city" in json.loads(calls[0].function.arguments), named
     try:
-        bad = dict(form, json_schema={"name": "x", "strict": True, "schema": {"type": "string", "pattern": "("}})
+        bad = dict(
+            form,
+            json_schema={"name": "x", "strict": True, "schema": {"type": "string", "pattern": "("}},
+        )
         client.chat.completions.create(model="m", messages=user("x"), response_format=bad)
     except openai.BadRequestError as error:
         assert error.code in ("unsupported", "invalid_value"), error.body

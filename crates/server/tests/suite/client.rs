@@ -95,7 +95,7 @@ impl Running {
         let start = std::time::Instant::now();
         while !good(self.metric(name)) {
             assert!(start.elapsed() < PATIENCE, "{name} stays at {}", self.metric(name));
-            std::thread::sleep(Duration::from_millis(5));
+            pause(5);
         }
     }
 }
@@ -219,4 +219,9 @@ pub fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
 pub fn chat(text: &str, more: &str) -> String {
     let text = serde_json::to_string(text).unwrap();
     format!(r#"{{"messages": [{{"role": "user", "content": {text}}}]{more}}}"#)
+}
+
+/// Lets time go by for what has no end to wait for: a slow client is one that does nothing.
+pub fn pause(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
 }

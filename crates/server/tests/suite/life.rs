@@ -1,6 +1,6 @@
 //! Lives of requests and of the server: silence, leaving clients, slow readers, the end.
 
-use super::client::{PATIENCE, Reply, chat, options, read_until, start, start_with};
+use super::client::{PATIENCE, Reply, chat, options, pause, read_until, start, start_with};
 use ironstar_server::Options;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -17,7 +17,11 @@ fn a_step_that_takes_long_is_no_silence() {
     for (path, body, sign) in [
         ("/v1/chat/completions", chat("hi", STREAM), ": keep-alive"),
         ("/v1/messages", chat("hi", r#", "stream": true, "max_tokens": 50"#), "event: ping"),
-        ("/v1/responses", r#"{"input": "hi", "stream": true}"#.to_owned(), "response.in_progress"),
+        (
+            "/v1/responses",
+            r#"{"input": "hi", "stream": true}"#.to_owned(),
+            "event: response.in_progress",
+        ),
     ] {
         let begun = Instant::now();
         let mut stream = server.send(path, &body);
@@ -126,8 +130,8 @@ fn a_stop_lets_answers_end_and_refuses_new_ones() {
 
 #[test]
 fn a_second_stop_ends_answers_with_their_closing_event() {
-    let play = r#"{"replies": [{"text": ["abc"], "times": 100000, "delay": {"after": 2, "ms": 400}}],
-                   "step_ms": 20}"#;
+    let play = r#"{"step_ms": 20, "replies": [
+        {"text": ["abc"], "times": 100000, "delay": {"after": 2, "ms": 400}}]}"#;
     for (path, more, close) in [
         ("/v1/chat/completions", STREAM, "data: [DONE]"),
         ("/v1/messages", r#", "stream": true, "max_tokens": 90000"#, "event: error"),
@@ -174,7 +178,7 @@ fn connections_are_used_again_and_survive_a_pause() {
     for _ in 0..3 {
         stream.write_all(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         read_until(&mut stream, "ironstar");
-        std::thread::sleep(Duration::from_millis(20));
+        pause(20);
     }
     stream
         .write_all(b"GET /version HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")

@@ -1,7 +1,7 @@
 //! Requests that are too large, too deep, too slow or no requests at all. The server lives, and
 //! others are served.
 
-use super::client::{Reply, chat, head, options, start, start_with};
+use super::client::{Reply, chat, head, options, pause, start, start_with};
 use ironstar_server::Options;
 use std::io::Write;
 use std::time::Duration;
@@ -50,8 +50,8 @@ fn a_head_that_is_too_large_is_431() {
 
 #[test]
 fn a_slow_body_is_408_and_a_slow_head_is_let_go() {
-    let pause = Duration::from_millis(100);
-    let server = start_with(PLAY, Options { body_pause: pause, head_timeout: pause, ..options() });
+    let short = Duration::from_millis(100);
+    let server = start_with(PLAY, Options { body_pause: short, head_timeout: short, ..options() });
     let mut stream = server.connect();
     let slow = head("POST", "/v1/chat/completions", &[], 100) + "{";
     stream.write_all(slow.as_bytes()).unwrap();
@@ -69,7 +69,7 @@ fn a_slow_body_is_408_and_a_slow_head_is_let_go() {
     stream.write_all(head("POST", "/v1/messages", &[], 100).as_bytes()).unwrap();
     for _ in 0..10 {
         let _refused = stream.write_all(b"x");
-        std::thread::sleep(Duration::from_millis(50));
+        pause(50);
     }
     assert_eq!(Reply::read(&mut stream).status, 408);
 }

@@ -1,6 +1,6 @@
 //! Many at once: their pace, and what they leave behind.
 
-use super::client::{chat, options, start_with};
+use super::client::{chat, options, pause, start_with};
 use ironstar_server::Options;
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -10,10 +10,18 @@ const STREAMS: usize = 64;
 
 #[test]
 fn many_streams_keep_their_pace() {
+    // The best of three, since the machine may have other work.
+    let delays: Vec<Duration> = (0..3).map(|_| pace_delay()).collect();
+    let best = delays.iter().min().unwrap();
+    assert!(*best < Duration::from_millis(50), "99 of 100 events are later than {delays:?}");
+}
+
+/// What 1 of 100 events comes later than, beyond the time of its step.
+fn pace_delay() -> Duration {
     let play = r#"{"step_ms": 32, "replies": [{"text": ["x"], "times": 60}]}"#;
     let server = start_with(play, Options { threads: 2, ..options() });
     let body = chat("hi", r#", "stream": true, "thinking": {"type": "disabled"}"#);
-    let gaps: Vec<Duration> = std::thread::scope(|scope| {
+    let mut gaps: Vec<Duration> = std::thread::scope(|scope| {
         let run = || {
             let mut stream = server.send("/v1/chat/completions", &body);
             let (mut part, mut times) = ([0; 4096], Vec::new());
@@ -23,18 +31,15 @@ fn many_streams_keep_their_pace() {
                 }
                 times.push(Instant::now());
             }
-            times.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>()
+            // The prompts are read between the first events.
+            times.windows(2).skip(3).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>()
         };
         let threads: Vec<_> = (0..STREAMS).map(|_| scope.spawn(run)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     assert!(gaps.len() > STREAMS * 50, "{} events", gaps.len());
-    let mut sorted = gaps;
-    sorted.sort_unstable();
-    // A step takes 32 ms; what comes on top is delay.
-    let delay =
-        |part: usize| sorted[sorted.len() * part / 100].saturating_sub(Duration::from_millis(32));
-    assert!(delay(99) < Duration::from_millis(200), "p99 of the delay is {:?}", delay(99));
+    gaps.sort_unstable();
+    gaps[gaps.len() * 99 / 100].saturating_sub(Duration::from_millis(32))
 }
 
 /// Memory of this process that is really there, in KiB.
@@ -57,11 +62,14 @@ fn cancel(count: usize) {
                 let server = &server;
                 scope.spawn(move || {
                     for round in 0..count / 8 {
-                        let streamed =
-                            if (worker + round) % 2 == 0 { r#", "stream": true"# } else { "" };
-                        let mut stream = server.send("/v1/chat/completions", &chat("hi", streamed));
-                        if round % 3 == 0 && !streamed.is_empty() {
+                        let streamed = (worker + round) % 2 == 0;
+                        let more = if streamed { r#", "stream": true"# } else { "" };
+                        let mut stream = server.send("/v1/chat/completions", &chat("hi", more));
+                        if streamed {
+                            // The head is there: the request is on its way to the engine.
                             let _some = stream.read(&mut [0; 64]);
+                        } else {
+                            pause(round as u64 % 2);
                         }
                     }
                 });
@@ -78,6 +86,8 @@ fn cancel(count: usize) {
     assert!(left <= files + 16, "{left} descriptors, {files} before");
     assert!(more < 64 << 10, "{more} KiB more");
     assert_eq!(server.metric("ironstar_session_bytes"), 0);
+    let (left, wanted) = (server.metric("ironstar_cancelled_total"), count as u64 / 2);
+    assert!(left >= wanted, "{left} streams were left, not {wanted}");
 }
 
 #[test]
@@ -86,7 +96,7 @@ fn a_thousand_cancelled_requests_leave_nothing() {
 }
 
 #[test]
-#[ignore = "takes a minute: run by hand"]
+#[ignore = "ten times the one above: run by hand"]
 fn ten_thousand_cancelled_requests_leave_nothing() {
     cancel(10_000);
 }

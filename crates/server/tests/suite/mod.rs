@@ -8,3 +8,4 @@ mod limits;
 mod load;
 mod reuse;
 mod streams;
+mod trace;

@@ -3,10 +3,7 @@
 use super::client::{Running, start};
 use serde_json::{Value, json};
 
-const PLAY: &str = r#"{"replies": [
-    {"last": ["weather"], "unless": ["tool_result"], "text": ["I look.</think>\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"]},
-    {"last": ["tool_result"], "text": ["It rains.</think>It rains in Paris."]}
-], "other": ["</think>ok"]}"#;
+const PLAY: &str = include_str!("plays/reuse.json");
 
 fn ask(server: &Running, body: &Value) -> (Value, u64, u64) {
     let reply = server.post("/v1/chat/completions", &body.to_string());

@@ -4,23 +4,17 @@ use super::client::{Reply, chat, start};
 use serde_json::Value;
 
 /// An answer with reasoning, text, and two calls.
-const PLAY: &str = r#"{"replies": [
-    {"last": ["tools"], "text": ["Let me look.</think>", "I call.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n",
-      "<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n",
-      "<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Rome \\\"x\\\"</｜DSML｜parameter>\n",
-      "<｜DSML｜parameter name=\"id\" string=\"false\">12345678901234567890</｜DSML｜parameter>\n",
-      "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"]},
-    {"last": ["ponder"], "text": ["I think so.</think>Yes, \u00e9\ud83d\udc4b!"]},
-    {"last": ["cut"], "text": [[240, 159], [145], [139], "more"]},
-    {"last": ["stop"], "text": ["ab", "cd", "ef"]}
-], "thinking": false, "other": ["Hello."]}"#;
+const PLAY: &str = include_str!("plays/streams.json");
 
 const TOOLS: &str = r#", "tools": [{"type": "function", "function": {"name": "get_weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "id": {"type": "integer"}}}}}]"#;
+    "parameters": {"type": "object",
+        "properties": {"city": {"type": "string"}, "id": {"type": "integer"}}}}}]"#;
 const TOOLS_MESSAGES: &str = r#", "max_tokens": 900, "tools": [{"name": "get_weather",
-    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}, "id": {"type": "integer"}}}}]"#;
+    "input_schema": {"type": "object",
+        "properties": {"city": {"type": "string"}, "id": {"type": "integer"}}}}]"#;
 const TOOLS_RESPONSES: &str = r#", "tools": [{"type": "function", "name": "get_weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "id": {"type": "integer"}}}}]"#;
+    "parameters": {"type": "object",
+        "properties": {"city": {"type": "string"}, "id": {"type": "integer"}}}}]"#;
 const THINK: &str = r#", "thinking": {"type": "enabled"}"#;
 const NO_THINK: &str = r#", "thinking": {"type": "disabled"}"#;
 const STREAM: &str = r#", "stream": true"#;
@@ -154,7 +148,8 @@ fn a_messages_stream_has_every_event_in_its_place() {
 fn a_responses_stream_has_every_event_in_its_place() {
     let server = start(PLAY);
     let body = format!(
-        r#"{{"input": "tools", "reasoning": {{"effort": "high", "summary": "auto"}}{STREAM}{TOOLS_RESPONSES}}}"#
+        r#"{{"input": "tools", "reasoning": {{"effort": "high", "summary": "auto"}}
+            {STREAM}{TOOLS_RESPONSES}}}"#
     );
     let reply = server.post("/v1/responses", &body);
     let (events, data) = (ok(&reply).events(), reply.data());
@@ -326,4 +321,46 @@ fn streams_side_by_side_are_what_they_are_alone() {
             });
         }
     });
+}
+
+/// Bug reports H24: enforced or refused. The script would say something else.
+#[test]
+fn a_schema_binds_the_answer_or_is_refused() {
+    let server = start(PLAY);
+    let form = |schema: &str| {
+        format!(
+            r#"{NO_THINK}, "max_tokens": 40, "response_format": {{"type": "json_schema",
+               "json_schema": {{"name": "x", "strict": true, "schema": {schema}}}}}"#
+        )
+    };
+    let bound = form(r#"{"enum": ["yes", "no"]}"#);
+    let reply = server.post("/v1/chat/completions", &chat("hi", &bound));
+    assert_eq!(ok(&reply).json()["choices"][0]["message"]["content"], "\"no\"");
+    // After the reasoning only, where there is some.
+    let thinking = bound.replace("disabled", "enabled");
+    let message = server.post("/v1/chat/completions", &chat("ponder", &thinking)).json();
+    let message = &message["choices"][0]["message"];
+    assert_eq!(message["reasoning_content"], "I think so.");
+    assert_eq!(message["content"], "\"no\"");
+    for wrong in [
+        r#"{"type": "string", "pattern": "("}"#,
+        r##"{"$ref": "#/$defs/none"}"##,
+        r#"{"type": "sting"}"#,
+        r#"{"type": "object", "if": {"required": ["a"]}}"#,
+    ] {
+        let refused = server.post("/v1/chat/completions", &chat("hi", &form(wrong)));
+        assert_eq!(refused.status, 400, "{wrong}: {}", refused.body);
+    }
+}
+
+#[test]
+fn a_call_that_is_demanded_is_made() {
+    let server = start(PLAY);
+    for choice in [r#""required""#, r#"{"type": "function", "function": {"name": "get_weather"}}"#]
+    {
+        let more = format!(r#"{NO_THINK}{TOOLS}, "max_tokens": 400, "tool_choice": {choice}"#);
+        let reply = server.post("/v1/chat/completions", &chat("hi", &more));
+        let message = ok(&reply).json()["choices"][0]["message"].clone();
+        assert_eq!(message["tool_calls"][0]["function"]["name"], "get_weather", "{message}");
+    }
 }
