@@ -1,7 +1,7 @@
 //! The first thing to run on a machine with a card: the GPU backend against the CPU on a model, one
 //! answer however a prompt is cut, and how fast it reads and answers, kernel by kernel.
 //!
-//! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]`
+//! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N] [--serial]`
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
 use ironstar_device::{CudaConfig, Gpu, GpuConfig, KernelTimes};
@@ -17,6 +17,7 @@ struct Words {
     model: PathBuf,
     against_cpu: bool,
     times: bool,
+    serial: bool,
     prompt: usize,
     answer: usize,
     chunk: usize,
@@ -35,6 +36,7 @@ fn words() -> Outcome<Words> {
         model: all.first().ok_or("name a model")?.into(),
         against_cpu: has("--against-cpu"),
         times: has("--times"),
+        serial: has("--serial"),
         prompt: number("--prompt", 256)?,
         answer: number("--answer", 64)?,
         chunk: number("--chunk", 512)?,
@@ -48,6 +50,7 @@ fn main() -> Outcome<()> {
     let cuda = CudaConfig {
         cache: std::env::home_dir().map(|home| home.join(".cache/ironstar/kernels")),
         times: times.clone(),
+        serial: words.serial,
         ..CudaConfig::default()
     };
     let gpu = Gpu::cuda(&cuda, GpuConfig::default())?;

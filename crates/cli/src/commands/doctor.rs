@@ -69,7 +69,7 @@ fn measured(device: CudaDevice, flags: &Doctor) -> Card {
         device: device.index,
         cache: loading::kernel_cache(),
         nvrtc: flags.nvrtc.clone(),
-        times: None,
+        ..CudaConfig::default()
     };
     let bandwidth = cuda_read_bandwidth(&config).map_err(|error| error.to_string());
     Card { device, bandwidth }

@@ -8,6 +8,7 @@
 mod cache;
 mod call;
 mod context;
+mod edges;
 mod nvrtc;
 mod probe;
 mod staging;
@@ -46,6 +47,8 @@ pub struct CudaConfig {
     pub nvrtc: Option<PathBuf>,
     /// Measures every launch, which slows them all.
     pub times: Option<KernelTimes>,
+    /// Starts no kernel before the one before it has ended; for comparison.
+    pub serial: bool,
 }
 
 /// A kernel that was looked up.
@@ -63,6 +66,8 @@ pub(crate) struct Cuda {
     kernels: Vec<Loaded>,
     names: HashMap<&'static str, Kernel>,
     capturing: bool,
+    /// Launches may overlap: every kernel of the text waits first.
+    overlap: bool,
     clock: Option<Clock>,
     /// Bytes of each live allocation, by address.
     allocations: BTreeMap<u64, u64>,
@@ -82,7 +87,11 @@ impl Cuda {
         let context = Context::open(config.device)?;
         let facts = facts(&context)?;
         let (main, staging) = (context.stream()?, Staging::new(&context)?);
-        let code = code(&context, config, text)?;
+        let waiting = match config.serial || config.times.is_some() || !can_overlap(&context)? {
+            true => None,
+            false => edges::with_waits(text),
+        };
+        let code = code(&context, config, waiting.as_deref().unwrap_or(text))?;
         let mut module = std::ptr::null_mut();
         // SAFETY: the image is a whole cubin, or PTX closed with zero, as NVRTC made it.
         let status = unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
@@ -95,6 +104,7 @@ impl Cuda {
             kernels,
             names,
             capturing,
+            overlap: waiting.is_some(),
             clock: config.times.clone().map(Clock::new),
             allocations,
             module,
@@ -136,6 +146,12 @@ impl Cuda {
         let found = index.and_then(|index| self.graphs.get(index).copied().flatten());
         found.ok_or(Error::Handle { operation: "replay", id: graph.0 })
     }
+}
+
+/// Whether the card knows programmatic edges.
+fn can_overlap(context: &Context) -> Result<bool, Error> {
+    let major = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+    Ok(context.attribute(major)? >= 9)
 }
 
 /// Machine code for the card: from the cache, or compiled now.
@@ -278,21 +294,26 @@ impl Driver for Cuda {
             Some(clock) => Some(clock.mark(&self.context, &self.main)?),
             None => None,
         };
-        let [x, y, z] = grid;
+        let mut overlap: sys::CUlaunchAttribute = overlap_attribute();
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: group,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: self.main.raw(),
+            attrs: &raw mut overlap,
+            numAttrs: u32::from(self.overlap),
+        };
         // SAFETY: the function is of the loaded module; `pointers` has one entry a parameter, each
-        // to a value of the parameter's size (`fits`), which the call copies. What the kernel does
-        // with the addresses is the contract of the kernel text.
+        // to a value of the parameter's size (`fits`), which the call copies; the attribute lives
+        // here. What the kernel does with the addresses is the contract of the kernel text.
         let status = unsafe {
-            sys::cuLaunchKernel(
+            sys::cuLaunchKernelEx(
+                &raw const config,
                 loaded.function,
-                x,
-                y,
-                z,
-                group,
-                1,
-                1,
-                0,
-                self.main.raw(),
                 pointers.as_mut_ptr(),
                 std::ptr::null_mut(),
             )
@@ -388,6 +409,15 @@ impl Drop for Cuda {
         }
         // SAFETY: loaded by `open`, and no kernel of it runs any more.
         unsafe { sys::cuModuleUnload(self.module) };
+    }
+}
+
+/// The attribute of a launch that may begin while the one before ends.
+fn overlap_attribute() -> sys::CUlaunchAttribute {
+    sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
     }
 }
 

@@ -1,0 +1,88 @@
+//! Programmatic edges: a kernel is set up while the one before still runs, and waits for its end as
+//! the first thing it does (compute capability 9.0 and later).
+//!
+//! Invariant: a launch may overlap only if its kernel waits. So the wait is put into every kernel
+//! of the text here, and overlap is allowed for a text only if all of its kernels have it.
+
+/// What the wait is, and nothing on older cards, which are never asked to overlap.
+const DEFINITION: &str = r#"
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define GRID_START asm volatile("griddepcontrol.wait;" ::: "memory"); \
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#else
+#define GRID_START
+#endif
+"#;
+
+/// The text with a wait at the start of every kernel; `None` if there is a kernel whose start is
+/// not found, or no kernel at all.
+pub(super) fn with_waits(text: &str) -> Option<String> {
+    let mut out = String::from(DEFINITION);
+    let (mut rest, mut kernels) = (text, 0);
+    while let Some(at) = rest.find("KERNEL(") {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let line_start = before.rsplit('\n').next().unwrap_or("");
+        if line_start.trim_end().ends_with("#define") {
+            let (word, after) = from.split_at("KERNEL(".len());
+            out.push_str(word);
+            rest = after;
+            continue;
+        }
+        let body = body(from)?;
+        out.push_str(&from[..body]);
+        out.push_str(" GRID_START ");
+        kernels += 1;
+        rest = &from[body..];
+    }
+    out.push_str(rest);
+    (kernels > 0).then_some(out)
+}
+
+/// Where the body of `KERNEL(name)(parameters) {` begins, behind its brace.
+fn body(text: &str) -> Option<usize> {
+    let name = closing(text, "KERNEL".len())?;
+    let parameters = closing(text, name)?;
+    let inside = text[parameters..].find(|c: char| !c.is_whitespace() && c != '\\')?;
+    let brace = parameters + inside;
+    text[brace..].starts_with('{').then_some(brace + 1)
+}
+
+/// Behind the bracket that closes the one at `open`.
+fn closing(text: &str, open: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    for (index, c) in text.get(open..)?.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(open + index + c.len_utf8());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_waits;
+
+    #[test]
+    fn every_kernel_of_the_text_waits_first() {
+        let text = crate::gpu::text::cuda();
+        let kernels = text.matches("KERNEL(").count() - text.matches("#define KERNEL(").count();
+        let with = with_waits(&text).expect("every kernel's start is found");
+        assert_eq!(with.matches("{ GRID_START ").count(), kernels);
+        assert!(kernels > 30, "{kernels}");
+    }
+
+    #[test]
+    fn a_text_that_is_not_understood_never_overlaps() {
+        assert_eq!(with_waits("no kernel at all"), None);
+        assert_eq!(with_waits("KERNEL(declared)(int x);"), None);
+        assert_eq!(with_waits("KERNEL(open(int x) {"), None);
+        let macros = "#define KERNEL(n) void n\n#define M(n) KERNEL(n)(P) \\\n    { f(); }\nM(a)";
+        assert!(with_waits(macros).is_some_and(|text| text.contains("{ GRID_START  f(); }")));
+    }
+}
