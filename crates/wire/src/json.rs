@@ -6,10 +6,15 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::value::RawValue;
 
 use crate::{ApiError, ErrorKind, Limits};
+
+/// Members of an object; a vocabulary's worth of biases is more than anybody sends.
+const MEMBERS_MAX: usize = 16_384;
 
 /// A JSON value of a request.
 #[derive(Clone, Debug)]
@@ -122,21 +127,23 @@ impl<'a> Node<'a> {
     }
 
     pub(crate) fn object(&self) -> Result<Fields<'a>, ApiError> {
-        let wrong = || self.wrong("an object");
         if self.kind() != Kind::Object {
-            return Err(wrong());
+            return Err(self.wrong("an object"));
         }
-        let Members(members) = serde_json::from_str(self.raw).map_err(|_| wrong())?;
+        let Members(members) = serde_json::from_str(self.raw)
+            .map_err(|_| self.wrong(&format!("at most {MEMBERS_MAX} members")))?;
         let taken = vec![false; members.len()];
         Ok(Fields { path: self.path.clone(), members, taken })
     }
 
-    pub(crate) fn array(&self) -> Result<Vec<Node<'a>>, ApiError> {
-        let wrong = || self.wrong("an array");
+    /// Items of an array of at most so many.
+    pub(crate) fn array(&self, most: usize) -> Result<Vec<Node<'a>>, ApiError> {
         if self.kind() != Kind::Array {
-            return Err(wrong());
+            return Err(self.wrong("an array"));
         }
-        let items: Vec<&'a RawValue> = serde_json::from_str(self.raw).map_err(|_| wrong())?;
+        let mut deserializer = serde_json::Deserializer::from_str(self.raw);
+        let items = ItemsVisitor { most }.deserialize(&mut deserializer);
+        let items = items.map_err(|_| self.wrong(&format!("at most {most} items")))?;
         let node =
             |(at, raw): (usize, &'a RawValue)| Node { raw: raw.get(), path: self.item_path(at) };
         Ok(items.into_iter().enumerate().map(node).collect())
@@ -283,6 +290,9 @@ impl<'de> Visitor<'de> for MembersVisitor {
         let mut members: Vec<(String, &'de RawValue)> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
         while let Some((name, value)) = map.next_entry::<String, &'de RawValue>()? {
+            if members.len() == MEMBERS_MAX {
+                return Err(A::Error::custom("too many members"));
+            }
             match places.get(&name) {
                 Some(&place) => members[place].1 = value,
                 None => {
@@ -292,6 +302,39 @@ impl<'de> Visitor<'de> for MembersVisitor {
             }
         }
         Ok(Members(members))
+    }
+}
+
+/// Reads items until there are too many: a body of nothing but commas must not become a list that
+/// is many times as large.
+struct ItemsVisitor {
+    most: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for ItemsVisitor {
+    type Value = Vec<&'de RawValue>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ItemsVisitor {
+    type Value = Vec<&'de RawValue>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "at most {} items", self.most)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            if items.len() == self.most {
+                return Err(A::Error::invalid_length(items.len() + 1, &self));
+            }
+            items.push(item);
+        }
+        Ok(items)
     }
 }
 

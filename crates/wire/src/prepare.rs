@@ -139,8 +139,8 @@ fn spell_namespaces(conversation: &mut Conversation, tools: &ToolSet) -> Result<
 }
 
 /// Instructions among the messages of this protocol come and go with the turns. A release that has
-/// no place for them but the head gets them where they are, in the words that DeepSeek's own service
-/// has for them: at the head they would change the prompt from its beginning.
+/// no place for them but the head gets them where they are, in the words that DeepSeek's own
+/// service has for them: at the head they would change the prompt from its beginning.
 fn remind(messages: &mut [Message]) {
     let begun = messages.iter().position(|message| !matches!(message, Message::System(_)));
     for message in messages.iter_mut().skip(begun.unwrap_or(usize::MAX)) {

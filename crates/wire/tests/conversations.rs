@@ -35,7 +35,8 @@ fn sampled(release: Release) -> String {
     let [calls, invoke, parameter] = tools(release);
     format!(
         "\n\n\n<｜DSML｜{calls}>\n\n<｜DSML｜{invoke} name=\"f\">\
-         <｜DSML｜{parameter} name=\"n\" string=\"false\"> 12345678901234567890 </｜DSML｜{parameter}>\n\
+         <｜DSML｜{parameter} name=\"n\" string=\"false\"> 12345678901234567890 \
+         </｜DSML｜{parameter}>\n\
          <｜DSML｜{parameter} name=\"s\" string=\"true\">literal ｜DSML｜ é</｜DSML｜{parameter}>\
          </｜DSML｜{invoke}>\n</｜DSML｜{calls}>"
     )

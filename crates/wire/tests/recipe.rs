@@ -1,4 +1,5 @@
-//! DeepSeek's own package as a judge: `tests/golden/wire/`, made by `tests/golden/make/wire_recipe.py`.
+//! DeepSeek's own package as a judge: `tests/golden/wire/`, made by
+//! `tests/golden/make/wire_recipe.py`.
 
 use std::path::Path;
 

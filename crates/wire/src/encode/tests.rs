@@ -10,11 +10,13 @@ use crate::*;
 fn call(protocol: Protocol, more: &str) -> Call {
     let tools = match protocol {
         Protocol::Chat => {
-            r#""tools": [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "patch"}}]"#
+            r#""tools": [{"type": "function", "function": {"name": "f"}}, {"type": "custom",
+            "custom": {"name": "patch"}}]"#
         }
         Protocol::Messages => r#""max_tokens": 9, "tools": [{"name": "f"}]"#,
         Protocol::Responses => {
-            r#""tools": [{"type": "namespace", "name": "ns", "tools": [{"type": "function", "name": "f"}]}, {"type": "custom", "name": "patch"}]"#
+            r#""tools": [{"type": "namespace", "name": "ns", "tools": [{"type": "function",
+            "name": "f"}]}, {"type": "custom", "name": "patch"}]"#
         }
         Protocol::Completions => r#""echo": false"#,
     };
@@ -103,7 +105,21 @@ fn frames_are_events_of_one_line() {
     }
 }
 
-/// Damage: no `[DONE]`, no finish reason, an empty one, `choices: null`, fragments without an index.
+/// What a request says is repeated, its line breaks are not: they would break the event.
+#[test]
+fn a_request_in_many_lines_is_repeated_in_one() {
+    let more = ",\n\"instructions\": \"a\\nb\",\r\n\"metadata\": {\n\r\"k\":\n\"v\"\n}";
+    let frames = stream(Protocol::Responses, more, &[], Finish::Stop);
+    assert!(frames.iter().all(|frame| !frame.data.contains(['\n', '\r'])));
+    let response = &json(&frames)[0]["response"];
+    assert_eq!(
+        (&response["instructions"], &response["metadata"]["k"]),
+        (&"a\nb".into(), &"v".into())
+    );
+}
+
+/// Damage: no `[DONE]`, no finish reason, an empty one, `choices: null`, fragments without an
+/// index.
 #[test]
 fn chat_streams_have_what_clients_need() {
     let frames = stream(Protocol::Chat, "", &outputs("f"), Finish::Stop);
@@ -377,7 +393,8 @@ fn free_text_tools_of_chat_get_their_text() {
         Output::CallArguments { index: 0, json_fragment: "b\"}".into() },
         Output::CallEnd { index: 0 },
     ];
-    let wanted = serde_json::json!({"id": "c", "type": "custom", "custom": {"name": "patch", "input": "a\nb"}});
+    let custom = serde_json::json!({"name": "patch", "input": "a\nb"});
+    let wanted = serde_json::json!({"id": "c", "type": "custom", "custom": custom});
     assert_eq!(
         whole(Protocol::Chat, &outputs, Finish::Stop)["choices"][0]["message"]["tool_calls"][0],
         wanted
@@ -448,7 +465,9 @@ fn completions_probabilities_are_columns_with_offsets() {
     let body: Value = serde_json::from_str(&collector.body()).expect("JSON");
     let choice = &body["choices"][0];
     assert_eq!(choice["text"], "éabc");
-    let wanted = serde_json::json!({"tokens": ["é", "ab", "c"], "token_logprobs": [null, -1.0, -2.0],
+    let wanted = serde_json::json!({
+        "tokens": ["é", "ab", "c"],
+        "token_logprobs": [null, -1.0, -2.0],
         "top_logprobs": [null, {"ab": -1.0}, {"c": -2.0}], "text_offset": [0, 1, 3]});
     assert_eq!(choice["logprobs"], wanted);
     for (at, chunk) in streamed.iter().enumerate() {

@@ -75,6 +75,9 @@ const BEYOND: [&str; 13] = [
     "$dynamicRef",
 ];
 
+/// Bytes of a schema that is enforced.
+const SCHEMA_BYTES_MAX: usize = 1 << 20;
+
 /// Key by which llguidance is told how to read a schema.
 const OPTIONS: &str = "x-guidance";
 
@@ -82,6 +85,11 @@ const OPTIONS: &str = "x-guidance";
 /// the error names the first of them. Whether patterns are regular expressions, and whether
 /// references lead somewhere, is found out where the grammar is compiled.
 pub(crate) fn check_schema(json: &str, path: &str, strict: bool) -> Result<(), ApiError> {
+    if json.len() > SCHEMA_BYTES_MAX {
+        let message =
+            format!("`{path}` has {} bytes; wanted at most {SCHEMA_BYTES_MAX}", json.len());
+        return Err(ApiError::invalid(path, message));
+    }
     let schema: Value = serde_json::from_str(json).map_err(|error| {
         ApiError::invalid(path, format!("`{path}` cannot be read as a schema: {error}"))
     })?;
@@ -164,7 +172,8 @@ fn check(schema: &Value, path: &str, strict: bool) -> Result<(), ApiError> {
 /// doubt writes it for ever. What is not strict is enforced as far as it can be.
 pub(super) fn json_rule(schema: &str, strict: bool) -> String {
     let options = format!(
-        "{{\"{OPTIONS}\": {{\"whitespace_pattern\": \"[ \\\\t\\\\n\\\\r]{{1,20}}\", \"lenient\": {}}}",
+        "{{\"{OPTIONS}\": {{\"whitespace_pattern\": \"[ \\\\t\\\\n\\\\r]{{1,20}}\", \
+         \"lenient\": {}}}",
         !strict
     );
     let members = schema.trim_start().strip_prefix('{').unwrap_or("}").trim_start();

@@ -74,7 +74,8 @@ const PARAMETERS: &str = r##"{"type": "object", "properties": {
     "city": {"type": "string"}, "unit": {"enum": ["C", "F"]},
     "days": {"type": "integer", "minimum": 1, "maximum": 9}, "at": {"$ref": "#/$defs/place"}},
     "required": ["city", "days"], "additionalProperties": false,
-    "$defs": {"place": {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}}}"##;
+    "$defs": {"place": {"type": "array", "items": {"type": "number"}, "minItems": 2,
+        "maxItems": 2}}}"##;
 
 fn tools(choice: Choice, strict: bool) -> ToolSet {
     let tools = vec![tool("weather", strict, PARAMETERS), tool("now", false, "")];

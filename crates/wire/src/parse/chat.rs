@@ -8,9 +8,12 @@ use super::sampling::{max_tokens, sampling, stop};
 use super::thinking::Asked;
 use super::tools::{Declared, Tools};
 use super::turns::{Turns, call};
-use super::{content, empty, format, note_left, refuse};
-use crate::json::{Fields, Kind, Node};
+use super::{content, empty, format, note, note_left, refuse};
+use crate::json::{Fields, Kind, Node, shortened};
 use crate::{ApiError, Call, Choice, Limits, Prompt, Protocol, ToolKind};
+
+/// Forms of answers that a request may list.
+const ALLOWED_MAX: usize = 16;
 
 pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, ApiError> {
     let mut call = empty(Protocol::Chat);
@@ -35,7 +38,7 @@ pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, Api
     refuse(&mut fields, "audio", "answers are text")?;
     refuse(&mut fields, "web_search_options", "this server searches nothing")?;
     if let Some(node) = fields.take("modalities") {
-        node.array()?.iter().try_for_each(|item| item.one_of(&[("text", ())]))?;
+        node.array(ALLOWED_MAX)?.iter().try_for_each(|item| item.one_of(&[("text", ())]))?;
     }
     let mut turns = Turns::default();
     let list = fields.need("messages")?;
@@ -49,7 +52,7 @@ pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, Api
     });
     call.tools = tools.set;
     if fields.bool("store")? == Some(true) {
-        call.notes.push("field `store` has no effect here: chat completions are not kept".into());
+        note(&mut call.notes, "field `store` has no effect here: chat completions are not kept");
     }
     note_left(&fields, &mut call.notes);
     Ok(call)
@@ -96,7 +99,7 @@ fn tools(
     limits: &Limits,
 ) -> Result<Tools, ApiError> {
     let mut tools = Tools::default();
-    let list = fields.take("tools").map(|node| node.array()).transpose()?;
+    let list = fields.take("tools").map(|node| node.array(limits.tools)).transpose()?;
     for node in list.into_iter().flatten() {
         let mut outer = node.object()?;
         let kind = outer.string("type")?.unwrap_or_else(|| "function".to_owned());
@@ -117,7 +120,10 @@ fn tools(
                 }
                 tools.add(&Declared { kind: ToolKind::Custom, ..function }, limits)?;
             }
-            other => notes.push(format!("`{}` is of the unknown type `{other}`", node.path())),
+            other => {
+                let other = shortened(other);
+                note(notes, format!("`{}` is of the unknown type `{other}`", node.path()));
+            }
         }
     }
     tools.set.parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
@@ -144,7 +150,7 @@ pub(super) fn choice(fields: &mut Fields<'_>, tools: &mut Tools) -> Result<(), A
     };
     let mode = inner.take("mode").map_or(Ok(0), |m| m.one_of(&[("auto", 0), ("required", 1)]))?;
     let mut names = HashSet::new();
-    for tool in inner.need("tools")?.array()? {
+    for tool in inner.need("tools")?.array(tools.set.tools.len())? {
         names.insert(tools.named(&choice_name(&mut tool.object()?)?)?);
     }
     tools.allow(&names);
@@ -182,8 +188,7 @@ const ROLES: [(&str, Role); 6] = [
 
 /// Reads all messages; says whether the last is to be continued.
 fn messages(list: &Node<'_>, turns: &mut Turns, limits: &Limits) -> Result<bool, ApiError> {
-    let items = list.array()?;
-    Turns::check_count(list, items.len(), limits)?;
+    let items = list.array(limits.messages)?;
     if items.is_empty() {
         return Err(list.wrong("at least one message (there are none)"));
     }
@@ -231,7 +236,7 @@ fn assistant(fields: &mut Fields<'_>) -> Result<Assistant, ApiError> {
         reasoning = reasoning.or(content::text(node)?);
     }
     let mut calls = Vec::new();
-    let list = fields.take("tool_calls").map(|node| node.array()).transpose()?;
+    let list = fields.take("tool_calls").map(|node| node.array(content::PARTS_MAX)).transpose()?;
     for node in list.into_iter().flatten() {
         calls.push(tool_call(&node)?);
     }

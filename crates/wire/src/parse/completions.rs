@@ -45,13 +45,14 @@ fn prompts(node: &Node<'_>, limits: &Limits) -> Result<Vec<PlainPrompt>, ApiErro
         Kind::Array => {}
         _ => return Err(node.wrong(wanted)),
     }
-    let items = node.array()?;
+    // A list of ids is read as such: it may be as long as the context.
+    let first = node.raw()[1..].trim_start().chars().next();
+    if first.is_some_and(|c| c == '-' || c.is_ascii_digit()) {
+        return Ok(vec![ids(node)?]);
+    }
+    let items = node.array(limits.prompts)?;
     match items.first().map(Node::kind) {
         None => Err(node.wrong("at least one prompt (there are none)")),
-        Some(Kind::Number) => Ok(vec![ids(node)?]),
-        Some(Kind::String | Kind::Array) if items.len() > limits.prompts => {
-            Err(node.wrong(&format!("at most {} prompts", limits.prompts)))
-        }
         Some(Kind::String | Kind::Array) => items
             .iter()
             .map(|item| match item.kind() {

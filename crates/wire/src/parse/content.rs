@@ -6,13 +6,17 @@ use crate::json::{Fields, Kind, Node};
 /// What stands between two text parts.
 pub(super) const BETWEEN_PARTS: &str = "\n\n";
 
+/// Parts of one message.
+pub(super) const PARTS_MAX: usize = 10_000;
+
 /// The text of a string or of parts, if there is a value.
 pub(super) fn text(node: Option<Node<'_>>) -> Result<Option<String>, ApiError> {
     let Some(node) = node else { return Ok(None) };
     match node.kind() {
         Kind::String => node.string().map(Some),
         Kind::Array => {
-            let parts: Result<Vec<String>, ApiError> = node.array()?.iter().map(part).collect();
+            let parts: Result<Vec<String>, ApiError> =
+                node.array(PARTS_MAX)?.iter().map(part).collect();
             Ok(Some(parts?.join(BETWEEN_PARTS)))
         }
         _ => Err(node.wrong("a string or an array of parts")),

@@ -6,8 +6,8 @@ use super::sampling::{max_tokens, sampling, stop};
 use super::thinking::Asked;
 use super::tools::{Declared, Tools};
 use super::turns::{Turns, call};
-use super::{content, empty, format, note_left};
-use crate::json::{Fields, Kind, Node};
+use super::{content, empty, format, note, note_left};
+use crate::json::{Fields, Kind, Node, shortened};
 use crate::{ApiError, Call, Choice, Limits, Prompt, Protocol};
 
 pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, ApiError> {
@@ -17,7 +17,7 @@ pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, Api
     let mut asked = Asked::default();
     let thinking = fields.peek("thinking").filter(|node| node.kind() == Kind::Object);
     if thinking.is_some_and(|node| node.object().is_ok_and(|o| o.peek("budget_tokens").is_some())) {
-        call.notes.push("`thinking.budget_tokens` has no effect here: use an effort".into());
+        note(&mut call.notes, "`thinking.budget_tokens` has no effect here: use an effort");
     }
     asked.fields(&mut fields)?;
     if let Some(node) = fields.take("output_config") {
@@ -65,14 +65,14 @@ fn tools(
     limits: &Limits,
 ) -> Result<Tools, ApiError> {
     let mut tools = Tools::default();
-    let list = fields.take("tools").map(|node| node.array()).transpose()?;
+    let list = fields.take("tools").map(|node| node.array(limits.tools)).transpose()?;
     for node in list.into_iter().flatten() {
         let mut inner = node.object()?;
         let kind = inner.string("type")?.unwrap_or_else(|| "custom".to_owned());
         if kind == "custom" || kind == "function" {
             tools.add(&Declared::function(&mut inner, "input_schema")?, limits)?;
         } else {
-            notes.push(format!("`{}` is of the type `{kind}`, which is left out", node.path()));
+            note(notes, left_out(&node, &kind));
         }
     }
     Ok(tools)
@@ -112,8 +112,7 @@ fn messages(
     notes: &mut Vec<String>,
     limits: &Limits,
 ) -> Result<(), ApiError> {
-    let items = list.array()?;
-    Turns::check_count(list, items.len(), limits)?;
+    let items = list.array(limits.messages)?;
     if items.is_empty() {
         return Err(list.wrong("at least one message (there are none)"));
     }
@@ -141,7 +140,7 @@ fn messages(
 
 /// Results of tools and text, in order; a prompt joins neighbouring texts.
 fn user(content: &Node<'_>, turns: &mut Turns, notes: &mut Vec<String>) -> Result<(), ApiError> {
-    let blocks = content.array()?;
+    let blocks = content.array(content::PARTS_MAX)?;
     if blocks.is_empty() {
         return Err(content.wrong("at least one block (there are none)"));
     }
@@ -155,7 +154,7 @@ fn user(content: &Node<'_>, turns: &mut Turns, notes: &mut Vec<String>) -> Resul
                 turns.result(&id, result_text(&mut fields, notes)?)?;
             }
             "document" => turns.push(Message::User(document(&mut fields)?)),
-            name if from_server(name) => notes.push(left_out(&block, name)),
+            name if from_server(name) => note(notes, left_out(&block, name)),
             name => return Err(content::unreadable(&kind, name)),
         }
     }
@@ -169,13 +168,13 @@ fn result_text(fields: &mut Fields<'_>, notes: &mut Vec<String>) -> Result<Strin
         return content.string();
     }
     let mut texts = Vec::new();
-    for block in content.array()? {
+    for block in content.array(content::PARTS_MAX)? {
         let mut fields = block.object()?;
         let kind = fields.need("type")?;
         match kind.string()?.as_str() {
             "text" => texts.push(fields.need("text")?.string()?),
             "document" => texts.push(document(&mut fields)?),
-            name @ ("tool_reference" | "search_result") => notes.push(left_out(&block, name)),
+            name @ ("tool_reference" | "search_result") => note(notes, left_out(&block, name)),
             name => return Err(content::unreadable(&kind, name)),
         }
     }
@@ -203,7 +202,7 @@ fn assistant(content: &Node<'_>, notes: &mut Vec<String>) -> Result<Assistant, A
     }
     let mut turn = Assistant::default();
     let (mut texts, mut thoughts) = (Vec::new(), Vec::new());
-    for block in content.array()? {
+    for block in content.array(content::PARTS_MAX)? {
         let mut fields = block.object()?;
         let kind = fields.need("type")?;
         match kind.string()?.as_str() {
@@ -215,7 +214,7 @@ fn assistant(content: &Node<'_>, notes: &mut Vec<String>) -> Result<Assistant, A
                 turn.calls.push(call(id, name, fields.take("input").as_ref())?);
             }
             name if name == "redacted_thinking" || from_server(name) => {
-                notes.push(left_out(&block, name));
+                note(notes, left_out(&block, name));
             }
             name => return Err(content::unreadable(&kind, name)),
         }
@@ -236,5 +235,6 @@ fn from_server(name: &str) -> bool {
 }
 
 fn left_out(block: &Node<'_>, name: &str) -> String {
+    let name = shortened(name);
     format!("`{}` is of the type `{name}`, which is left out", block.path())
 }

@@ -26,7 +26,7 @@ use crate::{ApiError, Call, Format, Limits, Prompt, Protocol, Sampling, ToolSet}
 ///
 /// ```
 /// use ironstar_wire::{Limits, Prompt, Protocol, parse};
-/// let body = br#"{"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}"#;
+/// let body = br#"{"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}"#;
 /// let call = parse(Protocol::Messages, body, &Limits::default())?;
 /// assert!(matches!(call.prompt, Prompt::Conversation(c) if c.messages.len() == 1));
 /// # Ok::<(), ironstar_wire::ApiError>(())
@@ -90,16 +90,24 @@ const WITHOUT_USE: [&str; 17] = [
     "betas",
 ];
 
+/// Lines for the log that one request may give.
+const NOTES_MAX: usize = 64;
+
+fn note(notes: &mut Vec<String>, line: impl Into<String>) {
+    if notes.len() < NOTES_MAX {
+        notes.push(line.into());
+    }
+}
+
 /// One line for each field that nobody read.
 fn note_left(fields: &Fields<'_>, notes: &mut Vec<String>) {
-    /// Lines of one request.
-    const LINES_MAX: usize = 32;
-    for name in fields.left().take(LINES_MAX) {
+    for name in fields.left().take(NOTES_MAX) {
         let name = json::shortened(name);
-        notes.push(match WITHOUT_USE.contains(&name.as_str()) {
+        let line = match WITHOUT_USE.contains(&name.as_str()) {
             true => format!("field `{name}` has no effect here"),
             false => format!("field `{name}` is unknown and ignored"),
-        });
+        };
+        note(notes, line);
     }
 }
 

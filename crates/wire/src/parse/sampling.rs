@@ -66,10 +66,8 @@ fn logit_bias(node: &Node<'_>) -> Result<Vec<(u32, f64)>, ApiError> {
 /// A string, or an array of them.
 pub(super) fn stop(node: Option<Node<'_>>, limits: &Limits) -> Result<Vec<String>, ApiError> {
     let Some(node) = node else { return Ok(Vec::new()) };
-    let items = if node.kind() == Kind::Array { node.array()? } else { vec![node.clone()] };
-    if items.len() > limits.stop {
-        return Err(node.wrong(&format!("at most {} stop strings", limits.stop)));
-    }
+    let items =
+        if node.kind() == Kind::Array { node.array(limits.stop)? } else { vec![node.clone()] };
     let string = |item: &Node<'_>| {
         let text = item.string()?;
         match text.len() {

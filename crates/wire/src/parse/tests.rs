@@ -53,7 +53,8 @@ fn asking(protocol: Protocol, fields: &str) -> String {
             format!(r#"{{"messages": [{{"role": "user", "content": "u"}}]{comma}{fields}}}"#)
         }
         Protocol::Messages => format!(
-            r#"{{"max_tokens": 9, "messages": [{{"role": "user", "content": "u"}}]{comma}{fields}}}"#
+            r#"{{"max_tokens": 9, "messages": [{{"role": "user",
+            "content": "u"}}]{comma}{fields}}}"#
         ),
         Protocol::Responses => format!(r#"{{"input": "u"{comma}{fields}}}"#),
         Protocol::Completions => format!(r#"{{"prompt": "u"{comma}{fields}}}"#),
@@ -94,7 +95,8 @@ fn unknown_fields_and_tool_types_are_noted_and_unknown_values_refused() {
 #[test]
 fn system_and_developer_stand_anywhere_and_are_the_same() {
     let list = r#"[{"role": "developer", "content": "d"}, {"role": "user", "content": "u"},
-        {"role": "system", "content": [{"type": "text", "text": "s"}]}, {"role": "developer", "content": "e"}]"#;
+        {"role": "system", "content": [{"type": "text", "text": "s"}]}, {"role": "developer",
+            "content": "e"}]"#;
     let wanted = [system("d"), user("u"), system("s"), system("e")];
     assert_eq!(messages(&call(Protocol::Chat, &format!(r#"{{"messages": {list}}}"#))), wanted);
     assert_eq!(messages(&call(Protocol::Messages, &format!(r#"{{"messages": {list}}}"#))), wanted);
@@ -119,7 +121,8 @@ fn strings_and_parts_are_the_same_for_every_role() {
         }
     }
     let tool = format!(
-        r#"{{"messages": [{{"role": "assistant", "tool_calls": [{{"id": "1", "type": "function", "function": {{"name": "f", "arguments": "{{}}"}}}}]}},
+        r#"{{"messages": [{{"role": "assistant", "tool_calls": [{{"id": "1", "type": "function",
+            "function": {{"name": "f", "arguments": "{{}}"}}}}]}},
             {{"role": "tool", "tool_call_id": "1", "content": {two}}}]}}"#
     );
     let call = call(Protocol::Chat, &tool);
@@ -137,8 +140,10 @@ fn strings_and_parts_are_the_same_for_every_role() {
 fn no_content_beside_calls_is_the_same_in_all_its_forms() {
     let turn = |content: &str| {
         let body = format!(
-            r#"{{"messages": [{{"role": "assistant", {content} "reasoning_content": "why", "tool_calls":
-                [{{"id": "1", "type": "function", "function": {{"name": "f", "arguments": {{"n": 1e400}}}}}}]}}]}}"#
+            r#"{{"messages": [{{"role": "assistant", {content} "reasoning_content": "why",
+            "tool_calls":
+                [{{"id": "1", "type": "function", "function": {{"name": "f",
+            "arguments": {{"n": 1e400}}}}}}]}}]}}"#
         );
         messages(&call(Protocol::Chat, &body))[0].clone()
     };
@@ -174,9 +179,11 @@ fn all_names_of_the_token_limit_count() {
 #[test]
 fn tools_of_namespaces_have_one_name() {
     let body = r#"{"input": [{"role": "user", "content": "u"},
-        {"type": "function_call", "call_id": "1", "namespace": "fs", "name": "read", "arguments": "{}"},
+        {"type": "function_call", "call_id": "1", "namespace": "fs", "name": "read",
+            "arguments": "{}"},
         {"type": "function_call_output", "call_id": "1", "output": "x"}],
-        "tools": [{"type": "namespace", "name": "fs", "tools": [{"type": "function", "name": "read"}, {"type": "odd"}]},
+        "tools": [{"type": "namespace", "name": "fs", "tools": [{"type": "function",
+            "name": "read"}, {"type": "odd"}]},
                   {"type": "function", "name": "read"}, {"type": "custom", "name": "patch"}],
         "tool_choice": {"type": "function", "name": "fs__read"}}"#;
     let call = call(Protocol::Responses, body);
@@ -230,6 +237,12 @@ fn one_table_of_thinking() {
             assert_eq!(call(protocol, &asking(protocol, fields)).thinking, wanted, "{fields}");
         }
     }
+}
+
+#[test]
+fn ways_to_ask_for_thinking_of_one_protocol() {
+    let (off, low) = (Some(Thinking::Off), Some(Thinking::On(Effort::Low)));
+    let (high, max) = (Some(Thinking::On(Effort::High)), Some(Thinking::On(Effort::Max)));
     let own = [
         (Protocol::Messages, r#""output_config": {"effort": "max"}"#, max),
         (Protocol::Messages, r#""thinking": {"type": "enabled", "budget_tokens": 2048}"#, high),
@@ -379,7 +392,8 @@ fn what_is_not_done_is_refused_and_not_ignored() {
 /// H25, without vision.
 #[test]
 fn images_are_refused_where_no_model_reads_them() {
-    let chat = r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:"}}]}]}"#;
+    let chat = r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"},
+            {"type": "image_url", "image_url": {"url": "data:"}}]}]}"#;
     assert_eq!(refused(Protocol::Chat, chat, "messages[0].content[1].type").code, "unsupported");
     let messages =
         r#"{"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}"#;
@@ -419,7 +433,8 @@ fn completions_take_every_form_of_prompt() {
 
 #[test]
 fn tool_choice_in_all_its_forms() {
-    let tools = r#""tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {"type": "object"}}},
+    let tools = r#""tools": [{"type": "function", "function": {"name": "f", "strict": true,
+            "parameters": {"type": "object"}}},
                              {"type": "function", "function": {"name": "g"}}]"#;
     let choice = |value: &str| {
         let fields = format!(r#"{tools}, "tool_choice": {value}, "parallel_tool_calls": false"#);
@@ -434,11 +449,13 @@ fn tool_choice_in_all_its_forms() {
         choice(r#"{"type": "function", "function": {"name": "g"}}"#),
         (Choice::Named("g".into()), 2)
     );
-    let allowed = r#"{"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}}"#;
+    let allowed = r#"{"type": "allowed_tools", "allowed_tools": {"mode": "required",
+            "tools": [{"type": "function", "function": {"name": "f"}}]}}"#;
     assert_eq!(choice(allowed), (Choice::Required, 1));
     let messages = |value: &str| {
         let fields = format!(
-            r#""tools": [{{"name": "f", "input_schema": {{"type": "object"}}}}], "tool_choice": {value}"#
+            r#""tools": [{{"name": "f", "input_schema": {{"type": "object"}}}}],
+            "tool_choice": {value}"#
         );
         call(Protocol::Messages, &asking(Protocol::Messages, &fields)).tools
     };
@@ -495,19 +512,22 @@ fn tools_are_shown_the_same_in_every_protocol() {
     let chat = shown(
         Protocol::Chat,
         &format!(
-            r#""tools": [{{"type": "function", "function": {{"name": "f", "description": "d", "parameters": {schema}}}}}]"#
+            r#""tools": [{{"type": "function", "function": {{"name": "f", "description": "d",
+            "parameters": {schema}}}}}]"#
         ),
     );
     let responses = shown(
         Protocol::Responses,
         &format!(
-            r#""tools": [{{"parameters": {schema}, "type": "function", "description": "d", "name": "f", "strict": false}}]"#
+            r#""tools": [{{"parameters": {schema}, "type": "function", "description": "d",
+            "name": "f", "strict": false}}]"#
         ),
     );
     let messages = shown(
         Protocol::Messages,
         &format!(
-            r#""tools": [{{"input_schema": {schema}, "name": "f", "description": "d", "cache_control": {{"type": "ephemeral"}}}}]"#
+            r#""tools": [{{"input_schema": {schema}, "name": "f", "description": "d",
+            "cache_control": {{"type": "ephemeral"}}}}]"#
         ),
     );
     assert_eq!((&chat, &chat), (&responses, &messages));
@@ -516,9 +536,11 @@ fn tools_are_shown_the_same_in_every_protocol() {
 
 #[test]
 fn results_answer_calls() {
-    let orphan = r#"{"messages": [{"role": "user", "content": "u"}, {"role": "tool", "tool_call_id": "9", "content": "x"}]}"#;
+    let orphan = r#"{"messages": [{"role": "user", "content": "u"}, {"role": "tool",
+            "tool_call_id": "9", "content": "x"}]}"#;
     refused(Protocol::Chat, orphan, "messages[1].tool_call_id");
-    let orphan = r#"{"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "9"}]}]}"#;
+    let orphan = r#"{"messages": [{"role": "user", "content": [{"type": "tool_result",
+            "tool_use_id": "9"}]}]}"#;
     refused(Protocol::Messages, orphan, "messages[0].content[0].tool_use_id");
     let orphan = r#"{"input": [{"type": "function_call_output", "call_id": "9", "output": "x"}]}"#;
     refused(Protocol::Responses, orphan, "input[0].call_id");
@@ -533,9 +555,12 @@ fn numbers_of_history_keep_their_digits() {
     let input = r#"{"n": 12345678901234567890, "m": -0, "x": 1e400, "y": 0.1000000000000000055}"#;
     let body = format!(
         r#"{{"messages": [{{"role": "user", "content": "u"}}, {{"role": "assistant", "content": [
-            {{"type": "thinking", "thinking": "T", "signature": "s"}}, {{"type": "redacted_thinking", "data": "x"}},
-            {{"type": "text", "text": "a"}}, {{"type": "tool_use", "id": "1", "name": "f", "input": {input}}}]}},
-            {{"role": "user", "content": [{{"type": "text", "text": "b"}}, {{"type": "tool_result", "tool_use_id": "1", "is_error": true,
+            {{"type": "thinking", "thinking": "T", "signature": "s"}},
+            {{"type": "redacted_thinking", "data": "x"}},
+            {{"type": "text", "text": "a"}}, {{"type": "tool_use", "id": "1", "name": "f",
+            "input": {input}}}]}},
+            {{"role": "user", "content": [{{"type": "text", "text": "b"}}, {{"type": "tool_result",
+            "tool_use_id": "1", "is_error": true,
             "content": [{{"type": "text", "text": "r"}}]}}, {{"type": "text", "text": "c"}}]}}]}}"#
     );
     let call = call(Protocol::Messages, &body);
@@ -550,13 +575,16 @@ fn numbers_of_history_keep_their_digits() {
 fn items_of_one_turn_are_one_turn() {
     let body = r#"{"instructions": "i", "input": [
         {"role": "user", "content": [{"type": "input_text", "text": "u"}]},
-        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "S"}], "encrypted_content": "e"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "S"}],
+            "encrypted_content": "e"},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
-        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}", "status": "completed"},
+        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}",
+            "status": "completed"},
         {"type": "custom_tool_call", "call_id": "2", "name": "p", "input": "x\"y"},
         {"type": "web_search_call", "id": "w", "status": "completed"},
         {"type": "custom_tool_call_output", "call_id": "2", "output": "2"},
-        {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "1"}]},
+        {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text",
+            "text": "1"}]},
         {"type": "reasoning", "summary": []}, {"role": "user", "content": "v"}]}"#;
     let call = call(Protocol::Responses, body);
     let [first, _, Message::Assistant(turn), Message::Tool(two), Message::Tool(one), last] =
@@ -589,7 +617,8 @@ fn formats_are_read_in_all_dialects() {
     let schema = r#"{"type": "object"}"#;
     let wanted = Format::JsonSchema { name: "n".into(), schema: schema.into(), strict: true };
     let chat = format!(
-        r#""response_format": {{"type": "json_schema", "json_schema": {{"name": "n", "schema": {schema}, "strict": true}}}}"#
+        r#""response_format": {{"type": "json_schema", "json_schema": {{"name": "n",
+            "schema": {schema}, "strict": true}}}}"#
     );
     assert_eq!(call(Protocol::Chat, &asking(Protocol::Chat, &chat)).format, wanted);
     let inner =
@@ -636,13 +665,15 @@ fn usage_is_sent_when_asked_for() {
 fn the_last_turn_of_the_model_is_gone_on_with_where_the_protocol_says_so() {
     let list = |more: &str| {
         format!(
-            r#"{{"messages": [{{"role": "user", "content": "u"}}, {{"role": "assistant", "content": "a"{more}}}]}}"#
+            r#"{{"messages": [{{"role": "user", "content": "u"}}, {{"role": "assistant",
+            "content": "a"{more}}}]}}"#
         )
     };
     assert!(!call(Protocol::Chat, &list("")).continue_last);
     assert!(call(Protocol::Chat, &list(r#", "prefix": true"#)).continue_last);
     assert!(call(Protocol::Messages, &list("")).continue_last);
-    let early = r#"{"messages": [{"role": "assistant", "content": "a", "prefix": true}, {"role": "user", "content": "u"}]}"#;
+    let early = r#"{"messages": [{"role": "assistant", "content": "a", "prefix": true},
+            {"role": "user", "content": "u"}]}"#;
     refused(Protocol::Chat, early, "messages[0].prefix");
 }
 
@@ -656,11 +687,13 @@ fn depth_is_bounded_before_anything_recurses() {
             asking(
                 Protocol::Chat,
                 &format!(
-                    r#""tools": [{{"type": "function", "function": {{"name": "f", "parameters": {{"a": {nested}}}}}}}]"#
+                    r#""tools": [{{"type": "function", "function": {{"name": "f",
+            "parameters": {{"a": {nested}}}}}}}]"#
                 ),
             ),
             format!(
-                r#"{{"messages": [{{"role": "assistant", "content": "", "tool_calls": [{{"id": "1", "function": {{"name": "f", "arguments": {nested}}}}}]}}]}}"#
+                r#"{{"messages": [{{"role": "assistant", "content": "", "tool_calls": [{{"id": "1",
+            "function": {{"name": "f", "arguments": {nested}}}}}]}}]}}"#
             ),
         ];
         for body in bodies {
@@ -672,7 +705,8 @@ fn depth_is_bounded_before_anything_recurses() {
         }
         // Within a string it is text, and the prompt is rendered all the same.
         let text = format!(
-            r#"{{"messages": [{{"role": "assistant", "content": "", "tool_calls": [{{"id": "1", "function": {{"name": "f", "arguments": "{{\"a\": {nested}}}"}}}}]}}]}}"#
+            r#"{{"messages": [{{"role": "assistant", "content": "", "tool_calls": [{{"id": "1",
+            "function": {{"name": "f", "arguments": "{{\"a\": {nested}}}"}}}}]}}]}}"#
         );
         let call = call(Protocol::Chat, &text);
         prepare(&call, &Profile::default(), &CallMemory::default(), "x").expect("a prompt");
@@ -722,32 +756,80 @@ fn of_a_repeated_field_the_last_counts() {
 #[test]
 fn requests_of_real_clients_are_taken() {
     let codex = r#"{"model": "m", "instructions": "You are Codex", "input": [
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "perm"}]},
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "env"}]},
+        {"type": "message", "role": "developer", "content": [{"type": "input_text",
+            "text": "perm"}]},
+        {"type": "message", "role": "developer", "content": [{"type": "input_text",
+            "text": "env"}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
-        "tools": [{"type": "function", "name": "shell", "description": "d", "strict": false, "parameters": {"type": "object", "properties": {}}},
-                  {"type": "namespace", "name": "agents", "description": "n", "tools": [{"type": "function", "name": "spawn", "parameters": {"type": "object"}}]},
+        "tools": [{"type": "function", "name": "shell", "description": "d", "strict": false,
+            "parameters": {"type": "object", "properties": {}}},
+                  {"type": "namespace", "name": "agents", "description": "n",
+            "tools": [{"type": "function", "name": "spawn", "parameters": {"type": "object"}}]},
                   {"type": "web_search", "external_web_access": false}],
-        "tool_choice": "auto", "parallel_tool_calls": true, "reasoning": {"summary": "auto"}, "store": false, "stream": true,
-        "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "client_metadata": {"x": "y"}}"#;
+        "tool_choice": "auto", "parallel_tool_calls": true, "reasoning": {"summary": "auto"},
+            "store": false, "stream": true,
+        "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k",
+            "client_metadata": {"x": "y"}}"#;
     let call = call(Protocol::Responses, codex);
     assert!(call.stream && !call.store && call.encrypted_reasoning && call.thinking.is_none());
     assert_eq!((call.tools.tools.len(), messages(&call).len()), (2, 4));
     assert!(call.repeated.iter().any(|(name, _)| *name == "tools"));
-    let claude = r#"{"model": "m", "max_tokens": 32000, "stream": true, "thinking": {"type": "adaptive"},
-        "output_config": {"effort": "high"}, "context_management": {"edits": []}, "metadata": {"user_id": "u"},
-        "system": [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}],
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
+    let claude = r#"{"model": "m", "max_tokens": 32000, "stream": true,
+            "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "high"}, "context_management": {"edits": []},
+            "metadata": {"user_id": "u"},
+        "system": [{"type": "text", "text": "a"}, {"type": "text", "text": "b",
+            "cache_control": {"type": "ephemeral"}}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi",
+            "cache_control": {"type": "ephemeral"}}]},
                      {"role": "system", "content": "more"}],
-        "tools": [{"name": "Read", "description": "d", "input_schema": {"$schema": "x", "type": "object"}}]}"#;
+        "tools": [{"name": "Read", "description": "d", "input_schema": {"$schema": "x",
+            "type": "object"}}]}"#;
     let call = self::call(Protocol::Messages, claude);
     assert_eq!(call.thinking, Some(Thinking::On(Effort::High)));
     assert_eq!(messages(&call), [system("a\n\nb"), user("hi"), system("more")]);
-    let pi = r#"{"model": "m", "messages": [{"role": "developer", "content": "d"}, {"role": "user", "content": [{"type": "text", "text": "q"}]},
-        {"role": "assistant", "content": null, "reasoning_content": "r", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "read", "arguments": "{\"path\":\"x\"}"}}]},
-        {"role": "tool", "content": "data", "tool_call_id": "1"}], "stream": true, "stream_options": {"include_usage": true}, "store": false,
+    let pi = r#"{"model": "m", "messages": [{"role": "developer", "content": "d"}, {"role": "user",
+            "content": [{"type": "text", "text": "q"}]},
+        {"role": "assistant", "content": null, "reasoning_content": "r", "tool_calls": [{"id": "1",
+            "type": "function", "function": {"name": "read", "arguments": "{\"path\":\"x\"}"}}]},
+        {"role": "tool", "content": "data", "tool_call_id": "1"}], "stream": true,
+            "stream_options": {"include_usage": true}, "store": false,
         "max_completion_tokens": 100, "thinking": {"type": "enabled"}, "reasoning_effort": "medium",
-        "tools": [{"type": "function", "function": {"name": "read", "description": "d", "parameters": {"type": "object"}, "strict": false}}]}"#;
+        "tools": [{"type": "function", "function": {"name": "read", "description": "d",
+            "parameters": {"type": "object"}, "strict": false}}]}"#;
     let call = self::call(Protocol::Chat, pi);
     assert_eq!((call.notes.len(), call.include_usage), (0, true));
+}
+
+/// A list that is longer than anything real is refused before it becomes many times as large.
+#[test]
+fn lists_and_objects_are_bounded() {
+    let zeros = |count: usize| format!("[{}0]", "0,".repeat(count));
+    let tools = format!(r#""tools": {}"#, zeros(2000));
+    for protocol in CHATS {
+        refused(protocol, &asking(protocol, &tools), "tools");
+    }
+    let many = zeros(20_000);
+    refused(Protocol::Chat, &format!(r#"{{"messages": {many}}}"#), "messages");
+    refused(Protocol::Messages, &format!(r#"{{"messages": {many}}}"#), "messages");
+    refused(Protocol::Responses, &format!(r#"{{"input": {many}}}"#), "input");
+    let parts = format!(r#"{{"messages": [{{"role": "user", "content": {many}}}]}}"#);
+    refused(Protocol::Chat, &parts, "messages[0].content");
+    refused(Protocol::Messages, &parts, "messages[0].content");
+    let biases: Vec<String> = (0..20_000).map(|token| format!("\"{token}\": 0")).collect();
+    let biases = format!(r#""logit_bias": {{{}}}"#, biases.join(", "));
+    refused(Protocol::Chat, &asking(Protocol::Chat, &biases), "logit_bias");
+    let fields: Vec<String> = (0..1000).map(|at| format!("\"field {at}\": {{}}")).collect();
+    let call = call(Protocol::Chat, &asking(Protocol::Chat, &fields.join(", ")));
+    assert_eq!(call.notes.len(), 64);
+    let schema = format!(r#"{{"description": "{}"}}"#, "x".repeat(2 << 20));
+    let format = format!(
+        r#""response_format": {{"type": "json_schema", "json_schema": {{"schema": {schema}}}}}"#
+    );
+    let path = "response_format.json_schema.schema";
+    refused(Protocol::Chat, &asking(Protocol::Chat, &format), path);
+    // Ids are as many as they are.
+    let ids = format!(r#"{{"prompt": {many}}}"#);
+    let Prompt::Plain(prompts) = self::call(Protocol::Completions, &ids).prompt else { panic!() };
+    assert!(matches!(&prompts[..], [PlainPrompt::Tokens(ids)] if ids.len() == 20_001));
 }

@@ -11,7 +11,10 @@ use crate::{ApiError, Choice, Limits, OfferedTool, ToolKind, ToolSet};
 const NAME_CHARS_MAX: usize = 256;
 
 /// Schema of a tool that takes free text.
-const FREE_TEXT: &str = r#"{"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"], "additionalProperties": false}"#;
+const FREE_TEXT: &str = concat!(
+    r#"{"type": "object", "properties": {"input": {"type": "string"}}, "#,
+    r#""required": ["input"], "additionalProperties": false}"#
+);
 
 /// Tools while they are read.
 #[derive(Debug, Default)]

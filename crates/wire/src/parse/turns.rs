@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use ironstar_text::chat::{Assistant, Message, ToolCall, ToolResult};
 
 use super::content::BETWEEN_PARTS;
+use crate::ApiError;
 use crate::json::Node;
-use crate::{ApiError, Limits};
 
 /// Messages so far, with the ids of calls that results may answer.
 #[derive(Debug, Default)]
@@ -18,18 +18,6 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn check_count(
-        list: &Node<'_>,
-        len: usize,
-        limits: &Limits,
-    ) -> Result<(), ApiError> {
-        if len > limits.messages {
-            let most = limits.messages;
-            return Err(list.wrong(&format!("at most {most} messages (there are {len})")));
-        }
-        Ok(())
-    }
-
     pub(super) fn push(&mut self, message: Message) {
         self.messages.push(message);
     }

@@ -2,9 +2,10 @@
 
 use ironstar_text::chat::{Assistant, Message, ToolCall};
 
-use super::output_text;
+use super::{left_out, output_text};
 use crate::json::{Fields, Kind, Node};
 use crate::parse::content;
+use crate::parse::note;
 use crate::parse::tools::flattened;
 use crate::parse::turns::{Turns, call};
 use crate::{ApiError, Limits};
@@ -52,8 +53,10 @@ pub(super) fn read(
         turns.push(Message::User(input.string()?));
         return Ok(());
     }
-    let items = input.array().map_err(|_| input.wrong("a string or an array of items"))?;
-    Turns::check_count(input, items.len(), limits)?;
+    if input.kind() != Kind::Array {
+        return Err(input.wrong("a string or an array of items"));
+    }
+    let items = input.array(limits.messages)?;
     if items.is_empty() && !turns.continued {
         return Err(input.wrong("at least one item (there are none)"));
     }
@@ -105,7 +108,7 @@ fn item(node: &Node<'_>, turns: &mut Turns, notes: &mut Vec<String>) -> Result<(
             return Err(ApiError::unsupported(path, message));
         }
         other if LEFT_OUT.contains(&other) => {
-            notes.push(format!("`{}` is of the type `{other}`, which is left out", node.path()));
+            note(notes, left_out(node, other));
         }
         _ => {
             let wanted = "\"message\", \"reasoning\", \"function_call\", \"function_call_output\" \

@@ -2,6 +2,7 @@
 
 mod items;
 
+use ironstar_text::JsonText;
 use ironstar_text::chat::{Conversation, Message};
 
 use super::chat::choice;
@@ -9,9 +10,12 @@ use super::sampling::{max_tokens, sampling, stop};
 use super::thinking::Asked;
 use super::tools::{Declared, Namespace, Tools};
 use super::turns::Turns;
-use super::{chat, content, empty, format, note_left, refuse};
-use crate::json::{Fields, Kind, Node};
+use super::{chat, content, empty, format, note, note_left, refuse};
+use crate::json::{Fields, Kind, Node, shortened};
 use crate::{ApiError, Call, Limits, Prompt, Protocol, ToolKind};
+
+/// Entries of `include`.
+const INCLUDE_MAX: usize = 64;
 
 /// Fields that an answer repeats as they were sent.
 const REPEATED: [&str; 18] = [
@@ -54,7 +58,7 @@ pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, Api
             call.format = format::format(&node, None)?;
         }
         if inner.take("verbosity").is_some() {
-            call.notes.push("field `text.verbosity` has no effect here".into());
+            note(&mut call.notes, "field `text.verbosity` has no effect here");
         }
     }
     let mut tools = tools(&mut fields, &mut call.notes, limits)?;
@@ -81,9 +85,12 @@ pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, Api
     Ok(call)
 }
 
-/// What the answer repeats.
+/// What the answer repeats, spelt so that it is one line whatever the request's spacing.
 fn repeated(fields: &Fields<'_>) -> Vec<(&'static str, String)> {
-    let value = |name: &'static str| Some((name, fields.peek(name)?.raw().to_owned()));
+    let value = |name: &'static str| {
+        let json = JsonText::parse(fields.peek(name)?.raw()).ok()?;
+        Some((name, json.as_str().to_owned()))
+    };
     REPEATED.into_iter().filter_map(value).collect()
 }
 
@@ -113,7 +120,7 @@ fn logprobs_and_include(
     let top = fields.take("top_logprobs");
     let top = top.map(|node| node.count(0, limits.top_logprobs)).transpose()?;
     call.logprobs = top.filter(|&count| count > 0);
-    let list = fields.take("include").map(|node| node.array()).transpose()?;
+    let list = fields.take("include").map(|node| node.array(INCLUDE_MAX)).transpose()?;
     for item in list.into_iter().flatten() {
         match item.string()?.as_str() {
             "reasoning.encrypted_content" => call.encrypted_reasoning = true,
@@ -124,7 +131,7 @@ fn logprobs_and_include(
             | "code_interpreter_call.outputs"
             | "computer_call_output.output.image_url"
             | "message.input_image.image_url" => {
-                call.notes.push(format!("`{}` has no effect here", item.path()));
+                note(&mut call.notes, format!("`{}` has no effect here", item.path()));
             }
             _ => {
                 let wanted = "\"reasoning.encrypted_content\" or \"message.output_text.logprobs\"";
@@ -140,11 +147,11 @@ fn without_effect(fields: &mut Fields<'_>, notes: &mut Vec<String>) -> Result<()
     if let Some(node) = fields.take("truncation")
         && node.one_of(&[("disabled", false), ("auto", true)])?
     {
-        notes.push("`truncation` has no effect here: an overflow is an error".into());
+        note(notes, "`truncation` has no effect here: an overflow is an error");
     }
     if let Some(node) = fields.take("max_tool_calls") {
         node.count(1, usize::MAX)?;
-        notes.push("`max_tool_calls` has no effect here: it bounds tools of the server".into());
+        note(notes, "`max_tool_calls` has no effect here: it bounds tools of the server");
     }
     if let Some(node) = fields.take("metadata") {
         node.object()?;
@@ -158,7 +165,7 @@ fn tools(
     limits: &Limits,
 ) -> Result<Tools, ApiError> {
     let mut tools = Tools::default();
-    let list = fields.take("tools").map(|node| node.array()).transpose()?;
+    let list = fields.take("tools").map(|node| node.array(limits.tools)).transpose()?;
     for node in list.into_iter().flatten() {
         let mut inner = node.object()?;
         let kind = inner.need("type")?.string()?;
@@ -173,7 +180,7 @@ fn tools(
         }
         let description = inner.take("description").map(|n| n.string().map(|_| n)).transpose()?;
         let space = Namespace { name: space, description };
-        for node in inner.need("tools")?.array()? {
+        for node in inner.need("tools")?.array(limits.tools)? {
             tool(&node, Some(&space), &mut tools, notes, limits)?;
         }
     }
@@ -193,7 +200,7 @@ fn tool(
         "function" => ToolKind::Function,
         "custom" => ToolKind::Custom,
         other => {
-            notes.push(format!("`{}` is of the type `{other}`, which is left out", node.path()));
+            note(notes, left_out(node, other));
             return Ok(());
         }
     };
@@ -202,10 +209,14 @@ fn tool(
     if let Some(node) = inner.take("format").filter(|_| kind == ToolKind::Custom) {
         let mut format = node.object()?;
         if format.need("type")?.one_of(&[("text", false), ("grammar", true)])? {
-            notes.push(format!("`{}` is not enforced: the input is free text", node.path()));
+            note(notes, format!("`{}` is not enforced: the input is free text", node.path()));
         }
     }
     tools.add(&Declared { kind, namespace: namespace.cloned(), ..function }, limits)
+}
+
+fn left_out(node: &Node<'_>, kind: &str) -> String {
+    format!("`{}` is of the type `{}`, which is left out", node.path(), shortened(kind))
 }
 
 /// The text of what a tool returned: a string, or parts.
