@@ -88,6 +88,23 @@ impl Answerer {
         problems.iter().map(line).collect()
     }
 
+    /// Refuses a text that has too many tokens for the context, whatever they are, before the work
+    /// of finding them.
+    pub fn check_length(&self, text: &str) -> Result<(), Failure> {
+        let tokenizer = &self.tokenizer;
+        let lengths = (0..tokenizer.vocab_size()).map(|id| tokenizer.token_bytes(id).len());
+        let least = text.len() / lengths.max().unwrap_or(1).max(1);
+        let context = self.session.context();
+        if least < context {
+            return Ok(());
+        }
+        Err(Failure::caller(format!(
+            "the prompt has {} bytes, so {least} tokens or more, but the context has room for \
+             {context}; give more with --ctx N, or a shorter prompt",
+            text.len()
+        )))
+    }
+
     /// Settings of the flags, completed by the model file's.
     #[must_use]
     pub fn settings(&self, flags: &flags::Sampling) -> Settings {
@@ -109,12 +126,23 @@ impl Answerer {
         cancel: &CancelFlag,
         on_text: &mut dyn FnMut(Channel, &str),
     ) -> Result<Answer, Failure> {
+        let context = self.session.context();
+        if prompt.len() >= context {
+            return Err(Failure::caller(format!(
+                "the prompt has {} tokens, but the context has room for {context}, answer \
+                 included; give more with --ctx N, or a shorter prompt",
+                prompt.len()
+            )));
+        }
         let start = Instant::now();
         let bar = Progress::new("reading", prompt.len() as u64, "tokens");
         let reused = self
             .session
             .sync(&mut self.engine, prompt, &mut |progress| bar.at(progress.done as u64), cancel)
-            .map_err(loading::from_engine)?
+            .map_err(|error| match error {
+                ironstar_engine::Error::Cancelled { .. } => Failure::interrupted(),
+                error => loading::from_engine(error),
+            })?
             .reused;
         drop(bar);
         let read = start.elapsed();

@@ -18,8 +18,8 @@ pub use steer::{Build, Place, Steer, Steering, Sweep};
     version,
     args_conflicts_with_subcommands = true,
     max_term_width = 100,
-    after_help = "Exit status: 0 on success, 2 if the command line or an input is wrong, 1 \
-                  otherwise."
+    after_help = "Exit status: 0 on success, 2 if the command line or an input is wrong, 130 after \
+                  Ctrl-C, 1 otherwise."
 )]
 pub struct Cli {
     /// What to do.
@@ -111,7 +111,7 @@ pub struct Prompt {
     #[arg(long, value_name = "LEVEL")]
     pub effort: Option<Effort>,
     /// Stop after N tokens (default: at the context's end)
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     pub tokens: Option<usize>,
 }
 
@@ -137,14 +137,14 @@ pub struct Sampling {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub top_k: usize,
     /// Keep the likeliest tokens that together reach F
-    #[arg(long, value_name = "F", default_value_t = 1.0)]
+    #[arg(long, value_name = "F", default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f64,
     /// Drop tokens less likely than F times the likeliest
-    #[arg(long, value_name = "F", default_value_t = 0.05)]
+    #[arg(long, value_name = "F", default_value_t = 0.05, allow_negative_numbers = true)]
     pub min_p: f64,
     /// Seed of the draws: the same seed gives the same answer (default: drawn, and shown at the
     /// end)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// Show each token's log probability and its N likeliest alternatives
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=128))]
@@ -174,7 +174,8 @@ pub struct Model {
     #[arg(long, value_name = "NAME", default_value = "quantized")]
     pub numerics: Numerics,
     /// Tokens a session can hold
-    #[arg(short, long, value_name = "N", default_value_t = 8192)]
+    #[arg(short, long, value_name = "N", default_value_t = 8192,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub ctx: usize,
     /// Rows a prefill step; the answer does not depend on it
     #[arg(long, value_name = "N", default_value_t = 512,
@@ -264,7 +265,8 @@ pub struct Inspect {
     /// The model (default: the bundled nano model)
     pub model: Option<PathBuf>,
     /// Tokens a session shall hold, for the memory plan
-    #[arg(short, long, value_name = "N", default_value_t = 8192)]
+    #[arg(short, long, value_name = "N", default_value_t = 8192,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub ctx: usize,
     /// List every tensor
     #[arg(long)]
@@ -328,8 +330,8 @@ pub struct Quantize {
     /// tokenizer.json (default: the one beside the weights)
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
-    /// Temperature that the file recommends
-    #[arg(long, value_name = "F")]
+    /// Temperature that the file recommends (default: the input's)
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub default_temp: Option<f32>,
     /// Processor threads (default: all cores)
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -382,6 +384,9 @@ pub struct Perplexity {
     /// Write every position's log probabilities: 4 bytes a vocabulary entry a position
     #[arg(long, value_name = "FILE")]
     pub save_logits: Option<PathBuf>,
+    /// Replace that file if it exists
+    #[arg(long)]
+    pub force: bool,
     /// Compare with saved log probabilities
     #[arg(long, value_name = "FILE")]
     pub kl_against: Option<PathBuf>,

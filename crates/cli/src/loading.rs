@@ -81,12 +81,20 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         bar.at(progress.bytes_done as u64);
     };
     let drafter = opened.drafter.as_ref();
-    let mut engine =
-        Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress).map_err(from_engine)?;
+    let mut engine = Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress)
+        .map_err(|error| in_file(&opened.name, from_engine(error)))?;
     drop(bar);
     if let Some(note) = engine.backend_note() {
         // Nothing is lost if nobody reads it.
         let _ = writeln!(std::io::stderr(), "ironstar: {note}");
+    }
+    if let [first, others @ ..] = engine.model().ignored() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "ironstar: {}: tensor '{first}' and {} others are not used by this engine",
+            opened.name,
+            others.len()
+        );
     }
     steer(&mut engine, &flags.steering)?;
     if flags.debug.contains(&DebugKey::Steps) {
@@ -140,6 +148,11 @@ pub fn from_model(error: ironstar_model::Error) -> Failure {
         ironstar_model::Blame::Environment => Failure::environment(error.to_string()),
         ironstar_model::Blame::Internal => Failure::ours(error.to_string()),
     }
+}
+
+/// A failure with the file that it is about.
+pub fn in_file(name: &str, failure: Failure) -> Failure {
+    Failure { message: format!("{name}: {}", failure.message), ..failure }
 }
 
 /// The blame of an engine's error.

@@ -12,6 +12,7 @@ mod flags;
 mod interrupt;
 mod loading;
 mod logprobs_file;
+mod outfile;
 mod progress;
 
 use clap::{CommandFactory, Parser};

@@ -1,6 +1,6 @@
 //! Progress of long work: one bar on standard error, only on a terminal.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
 
 /// A bar that vanishes when it is done; silent where standard error is not a terminal.
@@ -21,11 +21,14 @@ impl Progress {
         let counts = if unit == "bytes" {
             "{bytes}/{total_bytes} {bytes_per_sec}".to_owned()
         } else {
-            format!("{{pos}}/{{len}} {unit} {{per_sec}}")
+            format!("{{pos}}/{{len}} {unit} {{rate}}")
         };
         let template = format!("{{msg}} [{{bar:30}}] {counts} {{eta}}");
         if let Ok(style) = ProgressStyle::with_template(&template) {
-            bar.set_style(style.progress_chars("=> "));
+            let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+                let _ = write!(out, "{:.0}/s", state.per_sec());
+            };
+            bar.set_style(style.with_key("rate", rate).progress_chars("=> "));
         }
         bar.set_message(what.to_owned());
         Progress { bar }

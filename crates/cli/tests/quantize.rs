@@ -13,11 +13,16 @@ use ironstar_model::Shape;
 use ironstar_model::deepseek_v4::{Kind, TensorSpec, drafter_specs, tensor_specs};
 use ironstar_quant::Format;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const NAME: [&str; 4] = ["--name", "ironstar nano", "--default-temp", "0.6"];
+
+/// Of the published experts, names and bytes (tests/golden/make/nano_experts.py).
+const EXPERTS_SHA256: &str = "1b4c185ca6f9b87ccd28b417c2ee16c401164d930893d375981f4dfbc88c1c6e";
 
 /// Header and data of a safetensors file.
 #[derive(Default)]
@@ -56,6 +61,21 @@ impl Published {
         }
     }
 
+    /// SHA-256 of names and bytes of all tensors so far, by name.
+    fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        let names: BTreeMap<&String, &Value> = self.header.iter().collect();
+        for (name, entry) in names {
+            let at = |i: usize| {
+                let at = entry["data_offsets"][i].as_u64().expect("our own header");
+                usize::try_from(at).expect("a small file")
+            };
+            hash.update(name.as_bytes());
+            hash.update(&self.data[at(0)..at(1)]);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     fn save(&self, path: &Path) {
         let header = serde_json::to_vec(&self.header).expect("JSON");
         let mut bytes = u64::try_from(header.len()).expect("short").to_le_bytes().to_vec();
@@ -76,6 +96,7 @@ fn checkpoint(name: &str) -> std::path::PathBuf {
             published.add_experts(gguf, spec);
         }
     }
+    assert_eq!(published.digest(), EXPERTS_SHA256, "the bundled experts are the published ones");
     let dense =
         Checkpoint::open(&project("tests/golden/nano/dense.safetensors")).expect("a fixture");
     for name in dense.names() {
@@ -133,6 +154,53 @@ fn the_bundled_model_is_what_quantize_makes() {
     assert_eq!((code, message.contains("fits no tensor")), (2, true), "{message}");
     let (code, message) = failure(&words(&input, &again, &["--tensor-type", "attention=Q4_K"]));
     assert_eq!((code, message.contains("blocks of 256")), (2, true), "{message}");
+}
+
+/// Two runs never write one output together: one is refused, and what comes out is the other's.
+#[test]
+fn a_second_run_is_refused() {
+    let input = checkpoint("twice");
+    let output = input.join("nano.gguf");
+    let partial = input.join("nano.gguf.partial");
+    let mut first = ironstar(&words(&input, &output, &["--threads", "1"]))
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary was built for this test");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !partial.exists() && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    let (code, message) = failure(&words(&input, &output, &["--mix", "q2"]));
+    assert_eq!(code, 1, "{message}");
+    assert!(message.contains("another run"), "{message}");
+    assert!(first.wait().expect("it ends").success());
+    assert_same_files(&output, "models/nano.gguf");
+}
+
+/// Neither devices nor the input are written over, and weights that are no numbers are found.
+#[test]
+fn what_must_not_be_written_is_refused() {
+    let bundled = project("models/nano.gguf");
+    let copy = folder("refused").join("copy.gguf");
+    std::fs::copy(&bundled, &copy).expect("room for 22 MB");
+    let (code, message) = failure(&words(&copy, &copy, &["--force"]));
+    assert_eq!((code, message.contains("is what is read")), (2, true), "{message}");
+    let ids = project("tests/golden/nano/val.ids");
+    let (ids, copy) = (ids.to_str().expect("UTF-8"), copy.to_str().expect("UTF-8"));
+    let save = ["perplexity", "--ids", ids, "-m", copy, "--save-logits"];
+    let (code, message) = failure(&[&save[..], &[copy, "--force"]].concat());
+    assert_eq!((code, message.contains("is what is read")), (2, true), "{message}");
+    #[cfg(unix)]
+    {
+        let pipe = std::os::unix::net::UnixListener::bind(folder("refused-pipe").join("socket"));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("refused-pipe").join("socket");
+        let path = path.to_str().expect("UTF-8");
+        pipe.expect("a socket in a folder of ours");
+        let (code, message) = failure(&["quantize", copy, path, "--force"]);
+        assert_eq!((code, message.contains("regular file")), (2, true), "{message}");
+        let (code, message) = failure(&[&save[..], &[path, "--force"]].concat());
+        assert_eq!((code, message.contains("regular file")), (2, true), "{message}");
+    }
 }
 
 #[test]

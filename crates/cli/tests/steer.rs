@@ -27,7 +27,8 @@ fn a_direction_is_built_and_changes_answers() {
     let layers = object["lengths"].as_array().unwrap().len();
     let bytes = std::fs::read(folder.join("d.f32")).unwrap();
     assert_eq!(bytes.len() % (4 * layers), 0);
-    let again = ironstar(&folder, &build);
+    assert_eq!(ironstar(&folder, &build).status.code(), Some(2), "it is not overwritten");
+    let again = ironstar(&folder, &[&build[..], &["--force"]].concat());
     assert!(again.status.success());
     assert!(std::fs::read(folder.join("d.f32")).unwrap() == bytes, "it repeats");
 

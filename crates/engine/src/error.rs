@@ -28,9 +28,9 @@ pub enum Error {
     },
     /// A logit that is no number.
     #[error(
-        "the logit of token {token} at position {position} is {value}: no token can be drawn; the \
-         model's \
-         numbers are damaged, or its weights or our arithmetic are"
+        "the logit of token {token} at position {position} is {value}: no token can be drawn; \
+         either the file's weights are damaged (fetch or convert it again), or this program's \
+         arithmetic is"
     )]
     Logit {
         /// Which token.

@@ -12,11 +12,22 @@ use std::fmt::Write as _;
 /// Longest text of a metadata value that is shown.
 const VALUE_CHARS_MAX: usize = 100;
 
+/// Most entries of an array that are shown.
+const ENTRIES_MAX: usize = 128;
+
 /// Runs the command.
 pub fn run(flags: &Inspect) -> Result<(), Failure> {
     let opened = loading::open(flags.model.as_deref(), None)?;
-    let shape = Shape::from_metadata(opened.gguf.metadata()).map_err(loading::from_model)?;
-    let plan = memory_plan(&opened, &shape, flags.ctx)?;
+    let shape = Shape::from_metadata(opened.gguf.metadata())
+        .map_err(|error| loading::in_file(&opened.name, loading::from_model(error)))?;
+    if flags.ctx > shape.context {
+        return Err(Failure::caller(format!(
+            "--ctx {}: this model was made for at most {} tokens",
+            flags.ctx, shape.context
+        )));
+    }
+    let plan = memory_plan(&opened, &shape, flags.ctx)
+        .map_err(|failure| loading::in_file(&opened.name, failure))?;
     if flags.json {
         return print(json(&opened, &shape, &plan, flags).as_bytes());
     }
@@ -91,7 +102,7 @@ fn by_kind(gguf: &Gguf) -> BTreeMap<String, (usize, u64)> {
 
 fn json(opened: &loading::Opened, shape: &Shape, plan: &[PlanLine], flags: &Inspect) -> String {
     let values = |entries: &[(String, Value)]| -> serde_json::Map<String, serde_json::Value> {
-        entries.iter().map(|(key, value)| (key.clone(), shown(value).into())).collect()
+        entries.iter().map(|(key, value)| (key.clone(), json_of(value))).collect()
     };
     let tensors: Vec<serde_json::Value> = opened.gguf.tensors().iter().map(tensor_json).collect();
     let lines: serde_json::Map<_, _> =
@@ -115,6 +126,29 @@ fn tensor_json(tensor: &ironstar_gguf::TensorInfo) -> serde_json::Value {
     })
 }
 
+/// A value as JSON: numbers as numbers, long arrays by their length.
+fn json_of(value: &Value) -> serde_json::Value {
+    use ironstar_gguf::Array;
+    match value {
+        Value::String(text) => text.as_str().into(),
+        Value::Bool(v) => (*v).into(),
+        Value::U8(v) => (*v).into(),
+        Value::I8(v) => (*v).into(),
+        Value::U16(v) => (*v).into(),
+        Value::I16(v) => (*v).into(),
+        Value::U32(v) => (*v).into(),
+        Value::I32(v) => (*v).into(),
+        Value::U64(v) => (*v).into(),
+        Value::I64(v) => (*v).into(),
+        Value::F32(v) => (*v).into(),
+        Value::F64(v) => (*v).into(),
+        Value::Array(Array::U32(v)) if v.len() <= ENTRIES_MAX => v.as_slice().into(),
+        Value::Array(Array::I32(v)) if v.len() <= ENTRIES_MAX => v.as_slice().into(),
+        Value::Array(Array::F32(v)) if v.len() <= ENTRIES_MAX => v.as_slice().into(),
+        Value::Array(other) => serde_json::json!({ "entries": other.len() }),
+    }
+}
+
 /// A value in one line; arrays by their length and first entries.
 fn shown(value: &Value) -> String {
     let mut text = match value {
@@ -131,9 +165,9 @@ fn shown(value: &Value) -> String {
         Value::F32(v) => v.to_string(),
         Value::F64(v) => v.to_string(),
         Value::Array(array) => match array {
-            ironstar_gguf::Array::U32(v) if v.len() <= 128 => joined(v),
-            ironstar_gguf::Array::I32(v) if v.len() <= 128 => joined(v),
-            ironstar_gguf::Array::F32(v) if v.len() <= 128 => joined(v),
+            ironstar_gguf::Array::U32(v) if v.len() <= ENTRIES_MAX => joined(v),
+            ironstar_gguf::Array::I32(v) if v.len() <= ENTRIES_MAX => joined(v),
+            ironstar_gguf::Array::F32(v) if v.len() <= ENTRIES_MAX => joined(v),
             other => format!("{} entries", other.len()),
         },
     };

@@ -21,8 +21,7 @@ pub fn input_text(words: Option<&str>, file: Option<&Path>) -> Result<String, Fa
         (Some(words), _) => Ok(words.to_owned()),
         (None, Some(path)) if path != Path::new("-") => read_text(path),
         (None, _) => {
-            let mut bytes = Vec::new();
-            std::io::stdin().read_to_end(&mut bytes).map_err(|error| {
+            let bytes = read_bounded(&mut std::io::stdin(), "standard input", |error| {
                 Failure::environment(format!("reading standard input: {error}"))
             })?;
             String::from_utf8(bytes).map_err(|error| not_text("standard input", &error))
@@ -30,9 +29,30 @@ pub fn input_text(words: Option<&str>, file: Option<&Path>) -> Result<String, Fa
     }
 }
 
+/// Largest text that is read: more than any context holds, little enough for any machine.
+const TEXT_BYTES_MAX: u64 = 64 << 20;
+
+fn read_bounded(
+    from: &mut dyn Read,
+    name: &str,
+    failed: impl Fn(std::io::Error) -> Failure,
+) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        return Err(Failure::caller(format!(
+            "{name} has more than {} MiB, the most that is read as a text; give a part of it",
+            TEXT_BYTES_MAX >> 20
+        )));
+    }
+    Ok(bytes)
+}
+
 /// A file that must be UTF-8.
 pub fn read_text(path: &Path) -> Result<String, Failure> {
-    let bytes = std::fs::read(path).map_err(|error| Failure::file("reading", path, &error))?;
+    let failed = |error| Failure::file("reading", path, &error);
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let bytes = read_bounded(&mut file, &path.display().to_string(), failed)?;
     String::from_utf8(bytes).map_err(|error| not_text(&path.display().to_string(), &error))
 }
 

@@ -4,10 +4,11 @@ use crate::failure::Failure;
 use crate::flags::Perplexity;
 use crate::logprobs_file::{LogprobsReader, LogprobsWriter};
 use crate::progress::Progress;
-use crate::{interrupt, loading, print};
+use crate::{interrupt, loading, outfile, print};
 use ironstar_engine::sampler::Sampler;
 use ironstar_engine::{CancelFlag, Control, Engine, Score, Scored};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Runs the command.
 pub fn run(flags: &Perplexity) -> Result<(), Failure> {
@@ -101,6 +102,14 @@ impl Meter {
     fn new(flags: &Perplexity, vocabulary: usize) -> Result<Self, Failure> {
         let width = u32::try_from(vocabulary)
             .map_err(|_| Failure::caller("a vocabulary of more than 4 billion tokens"))?;
+        if let Some(path) = &flags.save_logits {
+            let model = flags.model.model.as_deref();
+            let inputs: Vec<&Path> = [Some(&*flags.file), model, flags.kl_against.as_deref()]
+                .into_iter()
+                .flatten()
+                .collect();
+            outfile::check(path, &inputs, flags.force)?;
+        }
         let writer = flags.save_logits.as_deref().map(|path| LogprobsWriter::create(path, width));
         let reader = flags.kl_against.as_deref().map(|path| LogprobsReader::open(path, vocabulary));
         Ok(Meter {

@@ -47,6 +47,7 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
     if is_chat {
         return chat::run(flags, answerer, &cancel);
     }
+    answerer.check_length(&text)?;
     let thinking = asking::thinking(&flags.prompt);
     let ids = if flags.prompt.raw {
         answerer.tokenizer.encode_rendered(&text)

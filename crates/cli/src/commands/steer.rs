@@ -4,7 +4,7 @@ use crate::answer::Answerer;
 use crate::failure::Failure;
 use crate::flags::{Build, Place, Steer, Sweep};
 use crate::progress::Progress;
-use crate::{asking, interrupt, loading, print};
+use crate::{asking, interrupt, loading, outfile, print};
 use ironstar_engine::CancelFlag;
 use ironstar_engine::sampler::Settings;
 use ironstar_model::{At, Directions, Observer, SteeringScales, What};
@@ -60,6 +60,7 @@ impl Observer for Keeper {
 }
 
 fn build(flags: &Build) -> Result<(), Failure> {
+    outfile::check(&flags.output, &[&flags.toward, &flags.away], flags.force)?;
     let (toward, away) = (prompts(&flags.toward)?, prompts(&flags.away)?);
     let cancel = interrupt::cancel_on_interrupt()?;
     let mut answerer = Answerer::open(&flags.model)?;

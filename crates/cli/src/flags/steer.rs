@@ -53,6 +53,9 @@ pub struct Build {
     /// The file that is made
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+    /// Replace that file if it exists
+    #[arg(long)]
+    pub force: bool,
     /// Which output the directions are taken from
     #[arg(long, value_name = "NAME", default_value = "ffn")]
     pub at: Place,

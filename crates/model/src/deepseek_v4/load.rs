@@ -461,6 +461,13 @@ fn resident(
         (Kind::Vector, TensorKind::Block(format)) => {
             let mut values = vec![0.0; len];
             (format.info().decode)(&bytes, &mut values);
+            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+                return Err(Error::Tensor {
+                    name: spec.name.clone(),
+                    found: format!("{} at {at}", values[at]),
+                    wanted: "numbers".into(),
+                });
+            }
             let buffer = backend.alloc(arena, Element::F32, len)?;
             backend.write_f32(buffer, 0, &values)?;
             Ok(Handle::Buffer(buffer))

@@ -2,10 +2,14 @@
 //! since every row is encoded alone.
 
 use ironstar_quant::Format;
+use std::sync::{Mutex, PoisonError};
 
 /// Rows a thread takes at a time: enough to pay for starting it, few enough to share the end
 /// fairly.
 const ROWS_MIN: usize = 16;
+
+/// Parts of the rows for each thread, so that a slow one leaves some to the others.
+const PARTS: usize = 4;
 
 /// Encodes whole rows of `columns` values.
 ///
@@ -18,17 +22,24 @@ pub fn encode_rows(format: Format, values: &[f32], columns: usize, threads: usiz
         format.row_bytes(columns).expect("the plan has checked that rows are whole blocks");
     let rows = values.len() / columns;
     let mut bytes = vec![0; rows * row_bytes];
-    let share = rows.div_ceil(threads.max(1)).max(ROWS_MIN);
-    std::thread::scope(|scope| {
-        let parts = values.chunks(share * columns).zip(bytes.chunks_mut(share * row_bytes));
-        for (values, bytes) in parts {
-            scope.spawn(move || {
-                let rows = values.chunks_exact(columns).zip(bytes.chunks_exact_mut(row_bytes));
-                for (values, bytes) in rows {
-                    encode(values, None, bytes);
-                }
-            });
+    let share = rows.div_ceil(threads.max(1) * PARTS).max(ROWS_MIN);
+    let parts = values.chunks(share * columns).zip(bytes.chunks_mut(share * row_bytes));
+    let parts = Mutex::new(parts);
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some((values, bytes)) = next() {
+            let rows = values.chunks_exact(columns).zip(bytes.chunks_exact_mut(row_bytes));
+            rows.for_each(|(values, bytes)| encode(values, None, bytes));
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(rows.div_ceil(share)) {
+            // A machine that gives no more threads is slower, that is all.
+            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
+        }
+        work();
     });
     bytes
 }

@@ -8,11 +8,12 @@ mod source;
 
 use crate::failure::Failure;
 use crate::flags::Quantize;
-use crate::{loading, print};
+use crate::{loading, outfile, print};
 use ironstar_gguf::{Array, Value};
 use ironstar_model::deepseek_v4::{TensorSpec, tensor_specs};
 use ironstar_text::Parts;
 use output::{Job, bytes_of};
+use plan::Planned;
 use source::Source;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,8 +50,15 @@ pub fn run(flags: &Quantize) -> Result<(), Failure> {
         )));
     }
     let mut metadata = shape.to_metadata();
-    metadata.extend(general(&name, flags));
+    let temperature = flags.default_temp.or(source.default_temperature());
+    metadata.extend(general(&name, temperature));
     metadata.extend(vocabulary(&parts));
+    if let Some(missing) = specs_of(&model, &drafter).find_map(|spec| source.missing(spec)) {
+        return Err(Failure::caller(format!(
+            "{missing} is missing in the input; it is incomplete, or its metadata belongs to \
+             another model"
+        )));
+    }
     let mut jobs = vec![Job { path: &flags.output, metadata, tensors: model }];
     let kind = drafts.as_ref().map_or("mtp", |drafts| drafts.kind);
     let beside = ironstar_engine::named_beside(&flags.output, kind).ok_or_else(|| {
@@ -58,28 +66,39 @@ pub fn run(flags: &Quantize) -> Result<(), Failure> {
     })?;
     if let Some(drafts) = drafts {
         let mut metadata = drafts.metadata;
-        metadata.extend(general(&format!("{name} {}", drafts.what), flags));
+        metadata.extend(general(&format!("{name} {}", drafts.what), temperature));
         jobs.push(Job { path: &beside, metadata, tensors: drafter });
+    }
+    if !flags.dry_run {
+        for job in &jobs {
+            outfile::check(job.path, &[&flags.input], flags.force)?;
+        }
     }
     report(&jobs, flags.json)?;
     if flags.dry_run {
         return Ok(());
     }
-    if let Some(job) = jobs.iter().find(|job| job.path.exists() && !flags.force) {
-        return Err(Failure::caller(format!("{} exists; --force replaces it", job.path.display())));
-    }
     let threads = flags.threads.map_or_else(loading::cores, usize::from);
     jobs.iter().try_for_each(|job| output::write(job, &source, &flags.input, threads))
 }
 
-fn general(name: &str, flags: &Quantize) -> Vec<(String, Value)> {
+/// The tensors of both files.
+fn specs_of<'a>(
+    model: &'a [Planned],
+    drafter: &'a [Planned],
+) -> impl Iterator<Item = &'a TensorSpec> {
+    model.iter().chain(drafter).map(|planned| &planned.spec)
+}
+
+fn general(name: &str, temperature: Option<f32>) -> Vec<(String, Value)> {
     let text = |key: &str, value: &str| (key.to_owned(), Value::String(value.to_owned()));
     let mut all = vec![
         text("general.name", name),
         text("general.type", "model"),
         ("general.quantization_version".into(), Value::U32(2)),
+        ("general.alignment".into(), Value::U32(32)),
     ];
-    if let Some(temperature) = flags.default_temp {
+    if let Some(temperature) = temperature {
         all.push(("general.sampling.temp".into(), Value::F32(temperature)));
     }
     all

@@ -10,8 +10,9 @@ use crate::failure::Failure;
 use crate::loading;
 use crate::progress::Progress;
 use ironstar_gguf::{TensorKind, Value, Writer};
+use ironstar_model::deepseek_v4::TensorSpec;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
@@ -49,10 +50,15 @@ pub fn write(job: &Job<'_>, source: &Source, input: &Path, threads: usize) -> Re
     let journal_path = with_ending(job.path, ".partial.json");
     let input = source.identity(input);
     let header = header_of(job)?;
-    let done = resumable(&partial, &journal_path, &header, &input);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
     let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(done == 0).open(&partial);
-    let file = file.map_err(|error| Failure::file("creating", &partial, &error))?;
+        options.open(&partial).map_err(|error| Failure::file("creating", &partial, &error))?;
+    lock(&file, &partial)?;
+    let done = resumable(&partial, &journal_path, &header, &input);
+    if done == 0 {
+        file.set_len(0).map_err(|error| Failure::file("emptying", &partial, &error))?;
+    }
     let mut writer = announced(job, &file)?;
     writer.skip(done).map_err(|error| loading::from_gguf(&error))?;
 
@@ -81,6 +87,35 @@ pub fn write(job: &Job<'_>, source: &Source, input: &Path, threads: usize) -> Re
     }
 }
 
+/// Keeps other runs away from the same output for as long as the file is open.
+fn lock(file: &File, path: &Path) -> Result<(), Failure> {
+    let other = || {
+        Failure::environment(format!(
+            "{} is being written by another run; wait for it, or name another output",
+            path.display()
+        ))
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(other()),
+        Err(TryLockError::Error(error)) => return Err(Failure::file("locking", path, &error)),
+    }
+    // The run that had it may have finished in between: then the path is gone or another file.
+    if is_at(file, path) { Ok(()) } else { Err(other()) }
+}
+
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |about: std::io::Result<std::fs::Metadata>| about.ok().map(|a| (a.dev(), a.ino()));
+    place(file.metadata()).is_some() && place(file.metadata()) == place(std::fs::metadata(path))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
 fn write_tensor(
     writer: &mut Writer<&File>,
     planned: &Planned,
@@ -102,6 +137,7 @@ fn write_tensor(
                 let slab = (SLAB_VALUES / columns).max(1);
                 for start in (0..rows).step_by(slab) {
                     let values = source.values(spec, index, start..rows.min(start + slab))?;
+                    check_numbers(spec, index, start * columns, &values)?;
                     put(&encode_rows(format, &values, columns, threads))?;
                 }
             }
@@ -115,6 +151,21 @@ fn write_tensor(
         }
     }
     Ok(())
+}
+
+/// Refuses what is no number: an encoder would make one of it.
+fn check_numbers(
+    spec: &TensorSpec,
+    index: usize,
+    first: usize,
+    values: &[f32],
+) -> Result<(), Failure> {
+    let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+    let (row, column) = ((first + at) / spec.dims[0], (first + at) % spec.dims[0]);
+    Err(Failure::caller(format!(
+        "{}: {} in row {row}, column {column} of matrix {index}; the weights are damaged",
+        spec.name, values[at]
+    )))
 }
 
 /// A writer that knows all keys and tensors of the job.

@@ -134,15 +134,28 @@ impl Source {
         }
     }
 
+    /// Temperature that the input recommends.
+    #[must_use]
+    pub fn default_temperature(&self) -> Option<f32> {
+        let Source::Gguf { model, .. } = self else { return None };
+        model.metadata().opt_f32("general.sampling.temp").ok().flatten()
+    }
+
+    /// What of a tensor is not there, by the input's name for it.
+    #[must_use]
+    pub fn missing(&self, spec: &TensorSpec) -> Option<String> {
+        match self {
+            Source::Published { checkpoint, .. } => {
+                spec.published_names().into_iter().find(|name| checkpoint.tensor(name).is_none())
+            }
+            Source::Gguf { .. } => self.file_of(spec).is_none().then(|| spec.name.clone()),
+        }
+    }
+
     /// Whether a tensor that a file may leave out is there.
     #[must_use]
     pub fn has(&self, spec: &TensorSpec) -> bool {
-        match self {
-            Source::Published { checkpoint, .. } => {
-                spec.published_names().iter().all(|name| checkpoint.tensor(name).is_some())
-            }
-            Source::Gguf { .. } => self.file_of(spec).is_some(),
-        }
+        self.missing(spec).is_none()
     }
 
     /// The bytes of a tensor that is already stored as wanted.

@@ -31,6 +31,7 @@ enum Line {
     Quit,
     Nothing,
     Unknown(String),
+    Failed(String),
 }
 
 /// Runs the chat until the person leaves.
@@ -99,6 +100,7 @@ impl Chat<'_> {
             Line::Ask(text) => self.ask(text)?,
             Line::Quit => return Ok(false),
             Line::Nothing => {}
+            Line::Failed(message) => note(&message),
             Line::Unknown(what) => note(&format!("{what}: not known. {HELP}")),
         }
         Ok(true)
@@ -108,9 +110,16 @@ impl Chat<'_> {
     /// goes on.
     fn ask(&mut self, text: String) -> Result<(), Failure> {
         let before = self.conversation.messages.len();
+        let fits = self.answerer.check_length(&text);
         self.conversation.messages.push(Message::User(text));
-        match self.answer() {
+        match fits.and_then(|()| self.answer()) {
             Ok(()) => Ok(()),
+            Err(failure) if failure.blame == Blame::Interrupt => {
+                self.cancel.clear();
+                self.conversation.messages.truncate(before);
+                note("[stopped while reading; your last line was taken back]");
+                Ok(())
+            }
             Err(failure) if matches!(failure.blame, Blame::Caller | Blame::Environment) => {
                 self.conversation.messages.truncate(before);
                 note(&format!("{failure}\nYour last line was taken back; /new starts afresh."));
@@ -159,17 +168,25 @@ fn parse(line: &str) -> Line {
         "/no-think" | "/nothink" => Line::Think(false),
         "/new" => Line::New,
         "/system" => Line::System(rest.trim().to_owned()),
-        "/read" => match crate::commands::read_text(std::path::Path::new(rest.trim())) {
+        "/read" => match read(std::path::Path::new(rest.trim())) {
             Ok(text) => Line::Ask(text),
-            Err(failure) => Line::Unknown(failure.message),
+            Err(message) => Line::Failed(message),
         },
         "/steer" => match scales(rest) {
             Some(scales) => Line::Steer(scales),
-            None => Line::Unknown(line.to_owned()),
+            None => Line::Failed("/steer wants one or two numbers, as in /steer 0.5".to_owned()),
         },
         "/quit" | "/exit" => Line::Quit,
         command if command.starts_with('/') => Line::Unknown(command.to_owned()),
         _ => Line::Ask(line.to_owned()),
+    }
+}
+
+/// The text of a regular file; what else has a path may never end.
+fn read(path: &std::path::Path) -> Result<String, String> {
+    match std::fs::metadata(path) {
+        Ok(about) if !about.is_file() => Err(format!("{} is not a regular file", path.display())),
+        _ => crate::commands::read_text(path).map_err(|failure| failure.message),
     }
 }
 

@@ -1,0 +1,50 @@
+//! Files that commands write: what stands in their place is not lost by accident.
+
+use crate::failure::Failure;
+use std::path::Path;
+
+/// Refuses a path where writing would destroy an input, something that is no regular file, or,
+/// without `force`, any file.
+pub fn check(path: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
+    let Ok(there) = std::fs::metadata(path) else { return Ok(()) };
+    let shown = path.display();
+    if !there.is_file() {
+        return Err(Failure::caller(format!(
+            "{shown} is not a regular file; name a file that can be replaced"
+        )));
+    }
+    let real = path.canonicalize().ok();
+    if real.is_some() && inputs.iter().any(|input| input.canonicalize().ok() == real) {
+        return Err(Failure::caller(format!(
+            "{shown} is what is read; name another file to write"
+        )));
+    }
+    if !force {
+        return Err(Failure::caller(format!("{shown} exists; --force replaces it")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_kept() {
+        let folder = std::env::temp_dir().join(format!("ironstar-outfile-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for temporary files");
+        let (file, other) = (folder.join("file"), folder.join("other"));
+        std::fs::write(&file, "x").expect("room");
+        let refused = |path: &Path, inputs: &[&Path], force| {
+            check(path, inputs, force).expect_err("refused").message
+        };
+        assert!(check(&other, &[&file], false).is_ok());
+        assert!(check(&file, &[&other], true).is_ok());
+        assert!(refused(&file, &[], false).contains("--force"));
+        assert!(refused(&file, &[&folder.join(".").join("file")], true).contains("is read"));
+        assert!(refused(&folder, &[], true).contains("regular"));
+        #[cfg(unix)]
+        assert!(refused(Path::new("/dev/null"), &[], true).contains("regular"));
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+    }
+}
