@@ -5,7 +5,7 @@ mod serve;
 mod steer;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-pub use serve::{Serve, ThinkingName};
+pub use serve::{Replay, Serve, ThinkingName};
 use std::path::PathBuf;
 pub use steer::{Build, Place, Steer, Steering, Sweep};
 
@@ -37,6 +37,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Serve a model over HTTP
     Serve(Box<Serve>),
+    /// Ask again what a trace of `serve` holds
+    Replay(Box<Replay>),
     /// Show a model file's shape, tensors and memory plan
     Inspect(Inspect),
     /// Show how text becomes tokens, and back

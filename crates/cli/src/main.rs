@@ -55,6 +55,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Tokens(flags) => commands::tokens::run(&flags),
         Command::Run(flags) => commands::run::run(&flags),
         Command::Serve(flags) => commands::serve::run(&flags),
+        Command::Replay(flags) => commands::replay::run(&flags),
         Command::Steer(flags) => commands::steer::run(&flags),
         Command::Perplexity(flags) => commands::perplexity::run(&flags),
         Command::Eval(flags) => commands::eval::run(&flags),

@@ -5,6 +5,7 @@ pub mod eval;
 pub mod inspect;
 pub mod perplexity;
 pub mod quantize;
+pub mod replay;
 pub mod run;
 pub mod serve;
 pub mod steer;

@@ -1,7 +1,7 @@
 //! `ironstar serve`: from flags to a running server.
 
 use crate::failure::Failure;
-use crate::flags::{Serve, Speculate, ThinkingName};
+use crate::flags::{self, Serve, Speculate, ThinkingName};
 use crate::loading;
 use ironstar_engine::sampler::Settings;
 use ironstar_engine::scheduler::{Client, Limits, Scheduler, Source, SystemClock, spawn};
@@ -20,7 +20,7 @@ use std::time::Duration;
 const RELEASE: Release = Release::V0731;
 
 /// Ends the engine's thread and waits until it has kept what it can.
-type Join = Box<dyn FnOnce() -> Result<(), Failure>>;
+pub(super) type Join = Box<dyn FnOnce() -> Result<(), Failure>>;
 
 /// Runs the command.
 pub fn run(flags: &Serve) -> Result<(), Failure> {
@@ -30,7 +30,7 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
     let address = server.address();
     let (model, client, join) = match &flags.scripted {
         Some(path) => scripted(path)?,
-        None => engine(flags)?,
+        None => engine(&Setup::of(flags))?,
     };
     let shutdown = Shutdown::default();
     Server::stop_on_signals(&shutdown).map_err(failure)?;
@@ -88,10 +88,32 @@ fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-fn engine(flags: &Serve) -> Result<(Model, Client, Join), Failure> {
-    let (engine, opened) = loading::engine(&flags.model)?;
+/// What an engine that is served must know of the command line.
+pub(super) struct Setup<'a> {
+    pub model: &'a flags::Model,
+    pub thinking: ThinkingName,
+    pub name: Option<&'a str>,
+    pub aliases: &'a [String],
+    pub parallel: usize,
+}
+
+impl<'a> Setup<'a> {
+    fn of(flags: &'a Serve) -> Self {
+        Setup {
+            model: &flags.model,
+            thinking: flags.thinking,
+            name: flags.name.as_deref(),
+            aliases: &flags.alias,
+            parallel: flags.load.parallel,
+        }
+    }
+}
+
+/// Loads a model and starts its thread.
+pub(super) fn engine(setup: &Setup<'_>) -> Result<(Model, Client, Join), Failure> {
+    let (engine, opened) = loading::engine(setup.model)?;
     let most = engine.model().shape().context;
-    let context = flags.model.ctx;
+    let context = setup.model.ctx;
     if context > most {
         return Err(Failure::caller(format!(
             "--ctx {context}: this model was made for at most {most} tokens"
@@ -101,22 +123,22 @@ fn engine(flags: &Serve) -> Result<(Model, Client, Join), Failure> {
     let temperature = metadata.opt_f32("general.sampling.temp");
     let temperature = temperature.map_err(|error| loading::from_gguf(&error))?;
     let file_name = metadata.opt_str("general.name").map_err(|error| loading::from_gguf(&error))?;
-    let name = flags.name.clone().or(file_name.map(str::to_owned)).unwrap_or(opened.name.clone());
+    let name = setup.name.or(file_name).unwrap_or(&opened.name);
     let tokenizer = Arc::new(loading::tokenizer(&opened.gguf)?);
     let temperature = temperature.map_or(1.0, f64::from);
     let model = Model {
         name: name.split_whitespace().collect::<Vec<_>>().join("-"),
-        aliases: flags.alias.clone(),
+        aliases: setup.aliases.to_vec(),
         vocabulary: engine.model().shape().vocabulary,
         context,
         profile: Profile {
             release: RELEASE,
-            thinking: thinking(flags.thinking),
+            thinking: thinking(setup.thinking),
             dsml_token: tokenizer.special("｜DSML｜"),
             think_tokens: true,
         },
         settings: Settings { temperature, ..Settings::default() },
-        speculation: match flags.model.speculate {
+        speculation: match setup.model.speculate {
             Speculate::Auto => Speculation::Auto,
             Speculate::Off => Speculation::Off,
             Speculate::Mtp => Speculation::Mtp,
@@ -125,7 +147,7 @@ fn engine(flags: &Serve) -> Result<(Model, Client, Join), Failure> {
         },
         tokenizer,
     };
-    let (client, join) = start(engine, flags.load.parallel, context)?;
+    let (client, join) = start(engine, setup.parallel, context)?;
     Ok((model, client, join))
 }
 
@@ -178,7 +200,8 @@ fn thinking(name: ThinkingName) -> Thinking {
     }
 }
 
-fn failure(error: ironstar_server::Error) -> Failure {
+/// The blame of a server that could not start.
+pub(super) fn failure(error: ironstar_server::Error) -> Failure {
     if error.is_input() {
         Failure::caller(error.to_string())
     } else {

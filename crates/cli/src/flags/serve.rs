@@ -88,6 +88,22 @@ pub struct Load {
     pub grace: u64,
 }
 
+/// `replay`
+///
+/// Asks again what a trace of `serve --trace` holds, with the same seed, and says whether prompt and
+/// answer are the same. The new trace lies in FILE.replay.
+#[derive(Args, Debug)]
+pub struct Replay {
+    /// The trace
+    pub file: PathBuf,
+    /// Which model, on what.
+    #[command(flatten)]
+    pub model: Model,
+    /// Reason where the request does not say
+    #[arg(long, value_name = "LEVEL", default_value = "high")]
+    pub thinking: ThinkingName,
+}
+
 /// How hard to think where a request does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ThinkingName {
