@@ -1,6 +1,7 @@
-// The fibre scheduler behind the host driver: appended to the kernel text and compiled with it when tests run.
-// Faults end the launch and become a message: a barrier or simdgroup operation that not every thread reaches, two
-// places that meet, a race or an unwritten word in shared memory, an access outside of device memory.
+// The fibre scheduler behind the host driver: appended to the kernel text and compiled with it when
+// tests run. Faults end the launch and become a message: a barrier or simdgroup operation that not
+// every thread reaches, two places that meet, a race or an unwritten word in shared memory, an
+// access outside of device memory.
 #undef tgid
 #undef tid
 #undef ntid
@@ -36,10 +37,19 @@ host_switch:
 #else
 typedef ucontext_t Place;
 #endif
-struct Fibre { Context context; Place place; char* stack; State state; int line; };
-struct Store { std::vector<uchar> bytes; std::vector<Word> words; };
-typedef void (*Entry)(void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*,
-                      void*, void*, void*, void*, void*, void*);
+struct Fibre {
+    Context context;
+    Place place;
+    char* stack;
+    State state;
+    int line;
+};
+struct Store {
+    std::vector<uchar> bytes;
+    std::vector<Word> words;
+};
+typedef void (*Entry)(void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*,
+    void*, void*, void*, void*, void*, void*, void*, void*, void*);
 static const int POINTERS = 20;
 struct Runtime {
     std::vector<Fibre> fibres;
@@ -59,12 +69,22 @@ struct Runtime {
 thread_local Context* current;
 static thread_local Runtime* rt;
 
-[[noreturn]] static void fail() { rt->inside = 0; siglongjmp(rt->escape, 1); }
-#define FAULT(...) do { int n_ = snprintf(rt->message, sizeof rt->message, "kernel %s, group (%u, %u, %u): ", rt->name, \
-    rt->fibres[0].context.group.x, rt->fibres[0].context.group.y, rt->fibres[0].context.group.z); \
-    snprintf(rt->message + n_, sizeof rt->message - (size_t)n_, __VA_ARGS__); fail(); } while (0)
+[[noreturn]] static void fail()
+{
+    rt->inside = 0;
+    siglongjmp(rt->escape, 1);
+}
+#define FAULT(...) \
+    do { \
+        int n_ = snprintf(rt->message, sizeof rt->message, \
+            "kernel %s, group (%u, %u, %u): ", rt->name, rt->fibres[0].context.group.x, \
+            rt->fibres[0].context.group.y, rt->fibres[0].context.group.z); \
+        snprintf(rt->message + n_, sizeof rt->message - (size_t)n_, __VA_ARGS__); \
+        fail(); \
+    } while (0)
 
-static void hand_over() {
+static void hand_over()
+{
     Fibre* me = rt->running;
 #if defined(__x86_64__)
     host_switch(&me->place, rt->scheduler);
@@ -72,15 +92,17 @@ static void hand_over() {
     swapcontext(&me->place, &rt->scheduler);
 #endif
 }
-static void entry_point() {
+static void entry_point()
+{
     void** p = rt->pointers;
-    rt->entry(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14], p[15], p[16],
-              p[17], p[18], p[19]);
+    rt->entry(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12],
+        p[13], p[14], p[15], p[16], p[17], p[18], p[19]);
     rt->running->state = DONE;
     hand_over();
     abort();
 }
-static void resume(Fibre& f) {
+static void resume(Fibre& f)
+{
     rt->running = &f;
     current = &f.context;
 #if defined(__x86_64__)
@@ -89,7 +111,8 @@ static void resume(Fibre& f) {
     swapcontext(&rt->scheduler, &f.place);
 #endif
 }
-static void start(Fibre& f) {
+static void start(Fibre& f)
+{
     f.state = READY;
 #if defined(__x86_64__)
     void** s = (void**)(f.stack + STACK - 64);
@@ -106,12 +129,14 @@ static void start(Fibre& f) {
 #endif
 }
 
-void barrier(int line) {
+void barrier(int line)
+{
     rt->running->state = AT_BARRIER;
     rt->running->line = line;
     hand_over();
 }
-const uint* exchange(uint bits, int line) {
+const uint* exchange(uint bits, int line)
+{
     Fibre* me = rt->running;
     uint t = me->context.thread, turn = rt->turns[t]++ & 1u;
     rt->values[turn][t] = bits;
@@ -120,7 +145,8 @@ const uint* exchange(uint bits, int line) {
     hand_over();
     return &rt->values[turn][t & ~(SIMD_WIDTH - 1u)];
 }
-Array shared(int id, size_t bytes, size_t elements) {
+Array shared(int id, size_t bytes, size_t elements)
+{
     if (rt->stores.size() <= (size_t)id) rt->stores.resize((size_t)id + 1);
     Store& s = rt->stores[(size_t)id];
     if (s.bytes.size() < bytes) s.bytes.resize(bytes);
@@ -129,42 +155,54 @@ Array shared(int id, size_t bytes, size_t elements) {
 }
 static const uint MANY = 0xffffffffu;
 // Epochs of one group share their upper bits; 0 is never used.
-void on_read(Word& w, size_t index) {
+void on_read(Word& w, size_t index)
+{
     uint t = rt->running->context.thread;
     if (w.written / 65536u != rt->group_serial)
         FAULT("thread %u reads element %zu of shared memory that nobody has written", t, index);
     if (w.written == rt->epoch && w.writer != t)
-        FAULT("race: thread %u reads element %zu of shared memory that thread %u wrote since the last barrier", t, index, w.writer);
+        FAULT("race: thread %u reads element %zu of shared memory that thread %u wrote since the "
+              "last barrier",
+            t, index, w.writer);
     w.reader = w.read == rt->epoch && w.reader != t ? MANY : t;
     w.read = rt->epoch;
 }
-void on_write(Word& w, size_t index) {
+void on_write(Word& w, size_t index)
+{
     uint t = rt->running->context.thread;
     if (w.written == rt->epoch && w.writer != t)
-        FAULT("race: threads %u and %u write element %zu of shared memory between the same barriers", t, w.writer, index);
+        FAULT(
+            "race: threads %u and %u write element %zu of shared memory between the same barriers",
+            t, w.writer, index);
     if (w.read == rt->epoch && w.reader != t)
-        FAULT("race: thread %u writes element %zu of shared memory that another has read since the last barrier", t, index);
+        FAULT("race: thread %u writes element %zu of shared memory that another has read since the "
+              "last barrier",
+            t, index);
     w.written = rt->epoch;
     w.writer = t;
 }
-void out_of_shared(size_t index, size_t elements) {
-    FAULT("thread %u is at element %zu of a shared array of %zu", rt->running->context.thread, index, elements);
+void out_of_shared(size_t index, size_t elements)
+{
+    FAULT("thread %u is at element %zu of a shared array of %zu", rt->running->context.thread,
+        index, elements);
 }
 
-static void on_signal(int number, siginfo_t* info, void*) {
+static void on_signal(int number, siginfo_t* info, void*)
+{
     if (rt == nullptr || !rt->inside) {
         signal(number, SIG_DFL);
         return;
     }
     const Context& c = rt->running->context;
     snprintf(rt->message, sizeof rt->message,
-             "kernel %s, group (%u, %u, %u): thread %u touches %p, which is outside of every buffer", rt->name, c.group.x,
-             c.group.y, c.group.z, c.thread, info->si_addr);
+        "kernel %s, group (%u, %u, %u): thread %u touches %p, which is outside of every buffer",
+        rt->name, c.group.x, c.group.y, c.group.z, c.thread, info->si_addr);
     fail();
 }
 
 // Runs one simdgroup until all its lanes are at a barrier or done.
-static void run_simdgroup(uint first) {
+static void run_simdgroup(uint first)
+{
     for (;;) {
         uint at_simd = 0;
         int line = -1;
@@ -174,17 +212,20 @@ static void run_simdgroup(uint first) {
             if (f.state == AT_SIMD) {
                 at_simd++;
                 if (line >= 0 && line != f.line)
-                    FAULT("a simdgroup operation is reached at two places (lines %d and %d)", line, f.line);
+                    FAULT("a simdgroup operation is reached at two places (lines %d and %d)", line,
+                        f.line);
                 line = f.line;
             }
         }
         if (at_simd == 0) return;
         if (at_simd != SIMD_WIDTH)
-            FAULT("a simdgroup operation (line %d) is reached by %u of %u lanes", line, at_simd, SIMD_WIDTH);
+            FAULT("a simdgroup operation (line %d) is reached by %u of %u lanes", line, at_simd,
+                SIMD_WIDTH);
         for (uint t = first; t < first + SIMD_WIDTH; t++) rt->fibres[t].state = READY;
     }
 }
-static void run_group(uint threads) {
+static void run_group(uint threads)
+{
     for (uint t = 0; t < threads; t++) start(rt->fibres[t]);
     for (;;) {
         for (uint first = 0; first < threads; first += SIMD_WIDTH) run_simdgroup(first);
@@ -194,16 +235,19 @@ static void run_group(uint threads) {
             Fibre& f = rt->fibres[t];
             if (f.state != AT_BARRIER) continue;
             waiting++;
-            if (line >= 0 && line != f.line) FAULT("a barrier is reached at two places (lines %d and %d)", line, f.line);
+            if (line >= 0 && line != f.line)
+                FAULT("a barrier is reached at two places (lines %d and %d)", line, f.line);
             line = f.line;
         }
         if (waiting == 0) return;
-        if (waiting != threads) FAULT("a barrier (line %d) is reached by %u of %u threads", line, waiting, threads);
+        if (waiting != threads)
+            FAULT("a barrier (line %d) is reached by %u of %u threads", line, waiting, threads);
         for (uint t = 0; t < threads; t++) rt->fibres[t].state = READY;
         rt->epoch++;
     }
 }
-static void prepare(uint threads) {
+static void prepare(uint threads)
+{
     if (rt == nullptr) {
         rt = new Runtime();
         stack_t own = {};
@@ -218,16 +262,19 @@ static void prepare(uint threads) {
     }
     while (rt->fibres.size() < threads) {
         Fibre f = {};
-        f.stack = (char*)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        f.stack =
+            (char*)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         rt->fibres.push_back(f);
     }
-    for (auto& v : rt->values) if (v.size() < threads) v.resize(threads);
+    for (auto& v : rt->values)
+        if (v.size() < threads) v.resize(threads);
     if (rt->turns.size() < threads) rt->turns.resize(threads);
 }
-}
+} // namespace host
 // Runs a grid of groups. Gives null, or what went wrong.
-extern "C" __attribute__((visibility("default"))) const char* host_launch(
-    void* entry, const char* name, const uint* grid, uint threads, void* const* pointers, uint count) {
+extern "C" __attribute__((visibility("default"))) const char* host_launch(void* entry,
+    const char* name, const uint* grid, uint threads, void* const* pointers, uint count)
+{
     using namespace host;
     prepare(threads);
     rt->entry = (Entry)entry;
@@ -250,14 +297,16 @@ extern "C" __attribute__((visibility("default"))) const char* host_launch(
     return nullptr;
 }
 
-// Device memory: whole pages between pages that nobody may touch; the data ends where a page ends, up to the rounding to
-// 256 bytes, and what is left of the pages is filled with a mark that is checked later.
+// Device memory: whole pages between pages that nobody may touch; the data ends where a page ends,
+// up to the rounding to 256 bytes, and what is left of the pages is filled with a mark that is
+// checked later.
 static const unsigned char MARK = 0xa5;
 static const size_t PAGE = 4096;
 extern "C" __attribute__((visibility("default"))) void* host_alloc(size_t bytes)
 {
     size_t used = (bytes + 255) / 256 * 256, pages = (used + PAGE - 1) / PAGE * PAGE;
-    char* all = (char*)mmap(nullptr, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char* all = (char*)mmap(
+        nullptr, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == (char*)MAP_FAILED) return nullptr;
     if (mprotect(all + PAGE, pages, PROT_READ | PROT_WRITE) != 0) return nullptr;
     char* data = all + PAGE + pages - used;

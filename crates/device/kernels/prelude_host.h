@@ -1,56 +1,90 @@
-// Dialect prelude: C++14 of the host. Every thread of a group is a fibre (`host_rt.cpp`): barriers and simdgroup
-// operations hand over to the scheduler, which checks that every lane comes to the same place; shared arrays check
-// every access. Options: -ffp-contract=off.
+// Dialect prelude: C++14 of the host. Every thread of a group is a fibre (`host_rt.cpp`): barriers
+// and simdgroup operations hand over to the scheduler, which checks that every lane comes to the
+// same place; shared arrays check every access. Options: -ffp-contract=off.
 #include <cmath>
 #include <cstdint>
 #include <cstddef>
 #include <cstring>
-typedef unsigned int uint; typedef unsigned short ushort; typedef unsigned char uchar;
-typedef signed char schar; typedef unsigned long ulong;
-struct uint3 { uint x, y, z; };
+typedef unsigned int uint;
+typedef unsigned short ushort;
+typedef unsigned char uchar;
+typedef signed char schar;
+typedef unsigned long ulong;
+struct uint3 {
+    uint x, y, z;
+};
 namespace host {
-struct Context { uint3 group; uint thread, threads; };
+struct Context {
+    uint3 group;
+    uint thread, threads;
+};
 extern thread_local Context* current;
 // Every thread of the group.
 void barrier(int line);
 // Every lane of the simdgroup: gives all their values.
 const uint* exchange(uint bits, int line);
 // Storage of a shared array; `words` are its trackers.
-struct Word { uint written, writer, read, reader; };
-struct Array { uchar* bytes; Word* words; };
+struct Word {
+    uint written, writer, read, reader;
+};
+struct Array {
+    uchar* bytes;
+    Word* words;
+};
 Array shared(int id, size_t bytes, size_t elements);
 void on_read(Word& w, size_t index);
 void on_write(Word& w, size_t index);
 void out_of_shared(size_t index, size_t elements);
 // A shared array that tracks who touches what.
 template <class T> struct Shared {
-    T* values; Word* words; size_t length;
+    T* values;
+    Word* words;
+    size_t length;
     struct Element {
-        T& value; Word& word; size_t index;
-        operator T() const { on_read(word, index); return value; }
-        Element& operator=(T v) { on_write(word, index); value = v; return *this; }
+        T& value;
+        Word& word;
+        size_t index;
+        operator T() const
+        {
+            on_read(word, index);
+            return value;
+        }
+        Element& operator=(T v)
+        {
+            on_write(word, index);
+            value = v;
+            return *this;
+        }
         Element& operator=(const Element& o) { return *this = (T)o; }
-        Element& operator+=(T v) { return *this = (T)*this + v; }
+        Element& operator+=(T v) { return *this = (T) * this + v; }
     };
-    Element operator[](size_t i) const {
+    Element operator[](size_t i) const
+    {
         if (i >= length) out_of_shared(i, length);
         return Element{values[i], words[i], i};
     }
-    Shared operator+(size_t i) const {
+    Shared operator+(size_t i) const
+    {
         if (i > length) out_of_shared(i, length);
         return Shared{values + i, words + i, length - i};
     }
 };
-template <class T> Shared<T> make_shared(int id, size_t n) {
+template <class T> Shared<T> make_shared(int id, size_t n)
+{
     Array a = shared(id, n * sizeof(T), n);
     return Shared<T>{(T*)a.bytes, a.words, n};
 }
-struct Atomic { uint* values; Word* words; size_t length; };
-inline Atomic make_atomic(int id, size_t n) {
+struct Atomic {
+    uint* values;
+    Word* words;
+    size_t length;
+};
+inline Atomic make_atomic(int id, size_t n)
+{
     Array a = shared(id, n * sizeof(uint), n);
     return Atomic{(uint*)a.bytes, a.words, n};
 }
-}
+} // namespace host
 #define SIMD_WIDTH 32u
 #define DEV
 #define CONST const
@@ -58,16 +92,16 @@ inline Atomic make_atomic(int id, size_t n) {
 #define TG_PTR(T) host::Shared<T>
 #define KERNEL(name) extern "C" __attribute__((visibility("default"))) void name
 #define FN static inline
-#define IN(T, n, i)   const T* n
-#define OUT(T, n, i)  T* n
+#define IN(T, n, i) const T* n
+#define OUT(T, n, i) T* n
 #define ARGS(T, n, i) const T& n
 #define GRID_ARGS
 #define tgid (host::current->group)
-#define tid  (host::current->thread)
+#define tid (host::current->thread)
 #define ntid (host::current->threads)
 #define lane (host::current->thread & (SIMD_WIDTH - 1u))
 #define sgid (host::current->thread / SIMD_WIDTH)
-#define nsg  (host::current->threads / SIMD_WIDTH)
+#define nsg (host::current->threads / SIMD_WIDTH)
 #define SHARED(T, n, N) host::Shared<T> n = host::make_shared<T>(__COUNTER__, N)
 #define SHARED_ATOMIC(n, N) host::Atomic n = host::make_atomic(__COUNTER__, N)
 #define TG_ATOMIC_PTR host::Atomic
@@ -77,27 +111,52 @@ inline Atomic make_atomic(int id, size_t n) {
 // A struct read from device or constant memory.
 #define LOAD(T, from) (from)
 #define TABLE(T, n, N) static const T n[N]
-FN uint as_uint(float f) { uint u; std::memcpy(&u, &f, 4); return u; }
-FN float as_float(uint u) { float f; std::memcpy(&f, &u, 4); return f; }
+FN uint as_uint(float f)
+{
+    uint u;
+    std::memcpy(&u, &f, 4);
+    return u;
+}
+FN float as_float(uint u)
+{
+    float f;
+    std::memcpy(&f, &u, 4);
+    return f;
+}
 #define simd_shuffle_xor(v, m) host_shuffle((v), lane ^ (m), __LINE__)
 #define simd_shuffle(v, l) host_shuffle((v), (l), __LINE__)
-FN float host_shuffle(float v, uint l, int line) { return as_float(host::exchange(as_uint(v), line)[l & (SIMD_WIDTH - 1u)]); }
-FN uint  host_shuffle(uint v, uint l, int line) { return host::exchange(v, line)[l & (SIMD_WIDTH - 1u)]; }
-FN int   host_shuffle(int v, uint l, int line) { return (int)host::exchange((uint)v, line)[l & (SIMD_WIDTH - 1u)]; }
-FN void  tg_atomic_store(host::Atomic p, uint i, uint v) {
-    if (i >= p.length) host::out_of_shared(i, p.length);
-    host::on_write(p.words[i], i); p.values[i] = v;
+FN float host_shuffle(float v, uint l, int line)
+{
+    return as_float(host::exchange(as_uint(v), line)[l & (SIMD_WIDTH - 1u)]);
 }
-FN uint  tg_atomic_load(host::Atomic p, uint i) {
+FN uint host_shuffle(uint v, uint l, int line)
+{
+    return host::exchange(v, line)[l & (SIMD_WIDTH - 1u)];
+}
+FN int host_shuffle(int v, uint l, int line)
+{
+    return (int)host::exchange((uint)v, line)[l & (SIMD_WIDTH - 1u)];
+}
+FN void tg_atomic_store(host::Atomic p, uint i, uint v)
+{
     if (i >= p.length) host::out_of_shared(i, p.length);
-    host::on_read(p.words[i], i); return p.values[i];
+    host::on_write(p.words[i], i);
+    p.values[i] = v;
+}
+FN uint tg_atomic_load(host::Atomic p, uint i)
+{
+    if (i >= p.length) host::out_of_shared(i, p.length);
+    host::on_read(p.words[i], i);
+    return p.values[i];
 }
 // Between two barriers additions may come from any thread; the array was stored to before.
-FN void  tg_atomic_add(host::Atomic p, uint i, uint v) {
+FN void tg_atomic_add(host::Atomic p, uint i, uint v)
+{
     if (i >= p.length) host::out_of_shared(i, p.length);
     p.values[i] += v;
 }
-FN float half_bits(ushort h) {
+FN float half_bits(ushort h)
+{
     uint s = (uint)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023;
     if (e == 31) return as_float(s | (m ? 0x7fc00000u : 0x7f800000u) | (m << 13));
     if (e == 0) return as_float(as_uint((float)m * 5.9604644775390625e-8f) | s);
@@ -106,23 +165,30 @@ FN float half_bits(ushort h) {
 FN float sqrt_(float x) { return std::sqrt(x); }
 FN float abs_(float x) { return std::fabs(x); }
 FN float rint_(float x) { return std::nearbyintf(x); }
-FN uint  popcount_(uint x) { return (uint)__builtin_popcount(x); }
+FN uint popcount_(uint x) { return (uint)__builtin_popcount(x); }
 #define fma(a, b, c) __builtin_fmaf((a), (b), (c))
 // Four signed bytes times four signed bytes, exact.
-FN int dot4_i8(uint a, uint b, int c) {
-    return c + (schar)a * (schar)b + (schar)(a >> 8) * (schar)(b >> 8) + (schar)(a >> 16) * (schar)(b >> 16)
-        + (schar)(a >> 24) * (schar)(b >> 24);
+FN int dot4_i8(uint a, uint b, int c)
+{
+    return c + (schar)a * (schar)b + (schar)(a >> 8) * (schar)(b >> 8)
+           + (schar)(a >> 16) * (schar)(b >> 16) + (schar)(a >> 24) * (schar)(b >> 24);
 }
 // Sixteen bytes at a multiple of sixteen.
-struct Words4 { uint x, y, z, w; };
-FN Words4 load16(const uchar* p) {
+struct Words4 {
+    uint x, y, z, w;
+};
+FN Words4 load16(const uchar* p)
+{
     if (((size_t)p & 15u) != 0u) __builtin_trap();
-    Words4 r; std::memcpy(&r, p, 16); return r;
+    Words4 r;
+    std::memcpy(&r, p, 16);
+    return r;
 }
 FN Words4 stream16(const uchar* p) { return load16(p); }
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 #define mma_i8(c, a, b0, b1, l) host_mma_i8((c), (a), (b0), (b1), __LINE__)
-FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line) {
+FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line)
+{
     uint l = lane, row = l & 28u, column = 8u * (l & 3u), w[4][4], x[2][4], y[2][4];
     for (uint r = 0u; r < 4u; ++r) {
         const uint* all = host::exchange(a[r], line);
@@ -130,7 +196,10 @@ FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line) {
     }
     for (uint r = 0u; r < 2u; ++r) {
         const uint* all = host::exchange(r == 0u ? b0 : b1, line);
-        for (uint k = 0u; k < 4u; ++k) { x[r][k] = all[column + k]; y[r][k] = all[column + 4u + k]; }
+        for (uint k = 0u; k < 4u; ++k) {
+            x[r][k] = all[column + k];
+            y[r][k] = all[column + 4u + k];
+        }
     }
     for (uint k = 0u; k < 4u; ++k) {
         c[0] = dot4_i8(w[2][k], x[1][k], dot4_i8(w[0][k], x[0][k], c[0]));
@@ -139,3 +208,6 @@ FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line) {
         c[3] = dot4_i8(w[3][k], y[1][k], dot4_i8(w[1][k], y[0][k], c[3]));
     }
 }
+// Kernels run one after another.
+#define KERNEL_EARLY(name) KERNEL(name)
+#define GRID_START

@@ -9,12 +9,13 @@ using namespace metal;
 #define TG_PTR(T) threadgroup T*
 #define KERNEL(name) kernel void name
 #define FN static inline
-#define IN(T, n, i)   const device T* n [[buffer(i)]]
-#define OUT(T, n, i)  device T* n [[buffer(i)]]
+#define IN(T, n, i) const device T* n [[buffer(i)]]
+#define OUT(T, n, i) device T* n [[buffer(i)]]
 #define ARGS(T, n, i) constant T& n [[buffer(i)]]
-#define GRID_ARGS , uint3 tgid [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]], \
-    uint lane [[thread_index_in_simdgroup]], uint sgid [[simdgroup_index_in_threadgroup]], \
-    uint nsg [[simdgroups_per_threadgroup]], uint3 ntid3 [[threads_per_threadgroup]]
+#define GRID_ARGS \
+    , uint3 tgid [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]], \
+        uint lane [[thread_index_in_simdgroup]], uint sgid [[simdgroup_index_in_threadgroup]], \
+        uint nsg [[simdgroups_per_threadgroup]], uint3 ntid3 [[threads_per_threadgroup]]
 #define ntid (ntid3.x)
 #define SHARED(T, n, N) threadgroup T n[N]
 #define SHARED_ATOMIC(n, N) threadgroup atomic_uint n[N]
@@ -26,42 +27,64 @@ using namespace metal;
 #define LOAD(T, from) (from)
 #define TABLE(T, n, N) constant T n[N]
 typedef char schar;
-FN void  tg_atomic_store(threadgroup atomic_uint* p, uint i, uint v) { atomic_store_explicit(p + i, v, memory_order_relaxed); }
-FN uint  tg_atomic_load(threadgroup atomic_uint* p, uint i) { return atomic_load_explicit(p + i, memory_order_relaxed); }
-FN void  tg_atomic_add(threadgroup atomic_uint* p, uint i, uint v) { atomic_fetch_add_explicit(p + i, v, memory_order_relaxed); }
+FN void tg_atomic_store(threadgroup atomic_uint* p, uint i, uint v)
+{
+    atomic_store_explicit(p + i, v, memory_order_relaxed);
+}
+FN uint tg_atomic_load(threadgroup atomic_uint* p, uint i)
+{
+    return atomic_load_explicit(p + i, memory_order_relaxed);
+}
+FN void tg_atomic_add(threadgroup atomic_uint* p, uint i, uint v)
+{
+    atomic_fetch_add_explicit(p + i, v, memory_order_relaxed);
+}
 FN float as_float(uint u) { return as_type<float>(u); }
-FN uint  as_uint(float f) { return as_type<uint>(f); }
+FN uint as_uint(float f) { return as_type<uint>(f); }
 FN float half_bits(ushort h) { return (float)as_type<half>(h); }
 FN float sqrt_(float x) { return precise::sqrt(x); }
 FN float abs_(float x) { return fabs(x); }
 FN float rint_(float x) { return rint(x); }
-FN uint  popcount_(uint x) { return popcount(x); }
+FN uint popcount_(uint x) { return popcount(x); }
 // Four signed bytes times four signed bytes, exact.
-FN int dot4_i8(uint a, uint b, int c) {
+FN int dot4_i8(uint a, uint b, int c)
+{
     return c + (int)(schar)a * (int)(schar)b + (int)(schar)(a >> 8) * (int)(schar)(b >> 8)
-        + (int)(schar)(a >> 16) * (int)(schar)(b >> 16) + (int)(schar)(a >> 24) * (int)(schar)(b >> 24);
+           + (int)(schar)(a >> 16) * (int)(schar)(b >> 16)
+           + (int)(schar)(a >> 24) * (int)(schar)(b >> 24);
 }
 // Sixteen bytes: `load16` what others read too, `stream16` weights, which nobody reads twice.
-struct Words4 { uint x, y, z, w; };
+struct Words4 {
+    uint x, y, z, w;
+};
 FN Words4 load16(const device uchar* p)
 {
     uint4 v = *(const device uint4*)p;
     Words4 r;
-    r.x = v.x; r.y = v.y; r.z = v.z; r.w = v.w;
+    r.x = v.x;
+    r.y = v.y;
+    r.z = v.z;
+    r.w = v.w;
     return r;
 }
 FN Words4 stream16(const device uchar* p) { return load16(p); }
-// C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what). There is no unit for it.
-FN void mma_i8(thread int* c, thread const uint* a, uint b0, uint b1, uint l) {
+// C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
+// There is no unit for it.
+FN void mma_i8(thread int* c, thread const uint* a, uint b0, uint b1, uint l)
+{
     for (uint k = 0u; k < 4u; ++k) {
         ushort row = (ushort)((l & 28u) + k), column = (ushort)(8u * (l & 3u) + k);
         uint low0 = simd_shuffle(a[0], row), high0 = simd_shuffle(a[1], row);
         uint low1 = simd_shuffle(a[2], row), high1 = simd_shuffle(a[3], row);
         uint x0 = simd_shuffle(b0, column), x1 = simd_shuffle(b1, column);
-        uint y0 = simd_shuffle(b0, (ushort)(column + 4)), y1 = simd_shuffle(b1, (ushort)(column + 4));
+        uint y0 = simd_shuffle(b0, (ushort)(column + 4)),
+             y1 = simd_shuffle(b1, (ushort)(column + 4));
         c[0] = dot4_i8(low1, x1, dot4_i8(low0, x0, c[0]));
         c[1] = dot4_i8(low1, y1, dot4_i8(low0, y0, c[1]));
         c[2] = dot4_i8(high1, x1, dot4_i8(high0, x0, c[2]));
         c[3] = dot4_i8(high1, y1, dot4_i8(high0, y0, c[3]));
     }
 }
+// Encoders order kernels.
+#define KERNEL_EARLY(name) KERNEL(name)
+#define GRID_START

@@ -1,5 +1,5 @@
-//! What the one GPU backend asks of a device API. Implemented by `cuda`, `host` (tests) and, when it
-//! is there, `metal`.
+//! What the one GPU backend asks of a device API. Implemented by `cuda`, `host` (tests) and, when
+//! it is there, `metal`.
 //!
 //! Calls take effect in the order in which they are made, as on one stream: a launch sees every
 //! upload before it, and an upload waits for the launches before it. Only [`Driver::download`] and
@@ -54,8 +54,9 @@ pub(crate) struct Facts {
 /// One device behind its API.
 ///
 /// A kernel's parameters are its buffers in order, then one `repr(C)` struct of arguments by value.
-/// What changes from token to token (tokens, positions, row counts, tables of the sessions' buffers)
-/// lies in device memory, never in the arguments, so that a captured graph serves every token.
+/// What changes from token to token (tokens, positions, row counts, tables of the sessions'
+/// buffers) lies in device memory, never in the arguments, so that a captured graph serves every
+/// token.
 pub(crate) trait Driver: Send {
     /// Name as in `--backend`.
     fn name(&self) -> &'static str;

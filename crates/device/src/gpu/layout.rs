@@ -1,7 +1,8 @@
-//! How a weight matrix lies on the device: blocks cut into planes, so that every load is aligned.
+//! How a weight matrix lies on the device: blocks cut into planes, so that loads are aligned.
 //!
-//! Plane k holds the k-th piece of every block of the whole stack, in block order; planes start at
-//! multiples of 256 bytes. The integers are those of the file, and so are the bits of every product.
+//! Plane k holds the k-th piece of every block of the whole stack, in block order; planes start
+//! at multiples of 256 bytes. The integers are those of the file, and so are the bits of every
+//! product.
 
 use ironstar_quant::Format;
 

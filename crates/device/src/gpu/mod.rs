@@ -3,7 +3,8 @@
 //!
 //! An operation checks its operands, then records launches (`record.rs`); they run when something
 //! is read, when the next step begins, or at `finish`. `ops/` has one file a family, as the kernels
-//! and `cpu/reference` have; `layout.rs` says how weights lie, `arguments.rs` what kernels are told.
+//! and `cpu/reference` have; `layout.rs` says how weights lie, `arguments.rs` what kernels are
+//! told.
 //! Drivers: `cuda`, and `host`, which runs the kernels on the CPU for tests.
 
 mod arguments;

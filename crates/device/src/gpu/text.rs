@@ -34,12 +34,6 @@ pub(crate) fn cuda() -> String {
     assemble(("prelude_cuda.h", include_str!("../../kernels/prelude_cuda.h")))
 }
 
-/// Text for Metal.
-#[cfg(test)]
-pub(crate) fn metal() -> String {
-    assemble(("prelude_metal.h", include_str!("../../kernels/prelude_metal.h")))
-}
-
 /// Text for the host, `more` kernels behind the others, without the scheduler.
 #[cfg(feature = "host-driver")]
 pub(crate) fn host(more: &str) -> String {

@@ -10,7 +10,7 @@ fn what_does_not_fit_is_refused_with_both_sizes() {
     }
 }
 
-/// Without a card `auto` is the processor, quietly, and `cuda` is an error that says what is missing.
+/// Without a card `auto` is the processor, quietly, and `cuda` an error that says what is missing.
 #[test]
 fn choices_without_a_card() {
     if cuda_devices().is_ok_and(|devices| !devices.is_empty()) {

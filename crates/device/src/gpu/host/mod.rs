@@ -32,6 +32,7 @@ const COMPILERS: &[&str] = &["c++", "g++", "clang++"];
 /// Most parameters of a kernel, arguments included; `POINTERS` of the scheduler.
 const PARAMETERS_MAX: usize = 20;
 
+// SAFETY: for a caller: the function is a kernel, and the arrays have the lengths that are said.
 type Launch = unsafe extern "C" fn(
     *mut c_void,
     *const c_char,
@@ -40,8 +41,11 @@ type Launch = unsafe extern "C" fn(
     *const *const c_void,
     u32,
 ) -> *const c_char;
+// SAFETY: for a caller: nothing; null when there is no memory.
 type Alloc = unsafe extern "C" fn(usize) -> *mut c_void;
+// SAFETY: for a caller: a live allocation and its size.
 type Intact = unsafe extern "C" fn(*const c_void, usize) -> c_int;
+// SAFETY: for a caller: a live allocation and its size, forgotten afterwards.
 type Free = unsafe extern "C" fn(*mut c_void, usize);
 
 /// The functions of the scheduler.

@@ -79,7 +79,10 @@ KERNEL(beyond_shared)(OUT(float, y, 0), ARGS(PlantedArgs, a, 1) GRID_ARGS)
     y[tid] = 1.0f;
 }
 KERNEL(far_beyond)(OUT(float, y, 0), ARGS(PlantedArgs, a, 1) GRID_ARGS) { y[tid + a.n] = 1.0f; }
-KERNEL(reads_beyond)(IN(float, x, 0), OUT(float, y, 1), ARGS(PlantedArgs, a, 2) GRID_ARGS) { y[tid] = x[tid + a.n]; }
+KERNEL(reads_beyond)(IN(float, x, 0), OUT(float, y, 1), ARGS(PlantedArgs, a, 2) GRID_ARGS)
+{
+    y[tid] = x[tid + a.n];
+}
 ";
 
 const THREADS: u32 = 64;

@@ -7,7 +7,7 @@ fn planes_are_a_permutation() {
     for info in FORMATS {
         let blocks = 37u64;
         let layout = Layout::new(info.format, blocks).expect("small");
-        let file: Vec<u8> = (0..37 * info.block_bytes).map(|i| (i % 251) as u8).collect();
+        let file: Vec<u8> = (0..=250u8).cycle().take(37 * info.block_bytes).collect();
         let mut out = vec![0u8; usize::try_from(layout.bytes).expect("small")];
         let result = layout.repack(&file, |offset, bytes| {
             let offset = usize::try_from(offset).expect("small");

@@ -77,6 +77,28 @@ fn key_tables(gpu: &mut Gpu, a: &Attend<'_>, width: usize) -> Result<([Place; 2]
     Ok(([rings, gpu.table(rows)], most))
 }
 
+/// What the kernels are told, from the first row on.
+fn numbers(a: &Attend<'_>, [width, top_k, stride]: [usize; 3]) -> Result<AttendArgs, Error> {
+    let rows = a.compressed.and_then(|compressed| compressed.rows.first());
+    #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
+    let scale = 1.0 / (width as f32).sqrt();
+    Ok(AttendArgs {
+        heads: small(OPERATION, a.heads)?,
+        width: small(OPERATION, width)?,
+        pairs: small(OPERATION, a.rope.pairs)?,
+        window: small(OPERATION, a.window)?,
+        capacity: small(OPERATION, a.capacity)?,
+        ratio: small(OPERATION, a.compressed.map_or(0, |compressed| compressed.ratio))?,
+        top_k: small(OPERATION, top_k)?,
+        stride: small(OPERATION, stride)?,
+        row0: 0,
+        kv_bf16: u32::from(a.kv.element == Element::Bf16),
+        rows_bf16: u32::from(rows.is_some_and(|rows| rows.element == Element::Bf16)),
+        scale,
+        mutual: u32::from(a.mutual),
+    })
+}
+
 pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Error> {
     let n = gpu.rows.len();
     if n == 0 {
@@ -101,25 +123,8 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
     // Mutual rows come on top of the window.
     let window_max = a.window.saturating_add(if a.mutual { n } else { 0 });
     let stride = compressed_max.saturating_add(window_max).next_multiple_of(32);
-    let rows_bf16 = a.compressed.and_then(|c| c.rows.first()).map(|rows| rows.element);
-    #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
-    let scale = 1.0 / (width as f32).sqrt();
-    let heads = small(OPERATION, a.heads)?;
-    let mut arguments = AttendArgs {
-        heads,
-        width: small(OPERATION, width)?,
-        pairs: small(OPERATION, a.rope.pairs)?,
-        window: small(OPERATION, a.window)?,
-        capacity: small(OPERATION, a.capacity)?,
-        ratio: small(OPERATION, a.compressed.map_or(0, |compressed| compressed.ratio))?,
-        top_k: small(OPERATION, choice.map_or(0, |(_, top_k)| top_k))?,
-        stride: small(OPERATION, stride)?,
-        row0: 0,
-        kv_bf16: u32::from(a.kv.element == Element::Bf16),
-        rows_bf16: u32::from(rows_bf16 == Some(Element::Bf16)),
-        scale,
-        mutual: u32::from(a.mutual),
-    };
+    let mut arguments = numbers(a, [width, choice.map_or(0, |(_, top_k)| top_k), stride])?;
+    let heads = arguments.heads;
     let choice = choice.map_or(Place::NONE, |(choice, _)| choice);
     // What `fast/attention.k` takes; its sums are those of `attention.k`.
     let tiled = arguments.kv_bf16 == 1

@@ -179,6 +179,21 @@ fn sort(
     Ok(Sorted { order, tiles: list, count: tiles, width })
 }
 
+/// The slots of a step of more than one row, in tiles for the kernels that the formats have.
+fn sorted(
+    gpu: &mut Gpu,
+    routed: &[Weights; 3],
+    ids: Place,
+    [n, slots, stack]: [usize; 3],
+) -> Result<Option<Sorted>, Error> {
+    if n == 1 {
+        return Ok(None);
+    }
+    let integer = routed.iter().all(|weights| weights.activation() != Activation::F32);
+    let width = if integer { TILE_INPUTS } else { INPUTS };
+    Ok(Some(sort(gpu, ids, [slots, stack], width)?))
+}
+
 pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error> {
     let operation = "experts";
     let ask = |operand| Ask { operation, operand };
@@ -204,12 +219,7 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error>
     gpu.counters.expert_bytes += slots.min(stack) as u64 * bytes(&routed);
     gpu.counters.dense_bytes += bytes(&shared);
 
-    let integer = routed.iter().all(|weights| weights.activation() != Activation::F32);
-    let width = if integer { TILE_INPUTS } else { INPUTS };
-    let sorted = match n {
-        1 => None,
-        _ => Some(sort(gpu, ids, [slots, stack], width)?),
-    };
+    let sorted = sorted(gpu, &routed, ids, [n, slots, stack])?;
     let mut inputs = Inputs::default();
     let half = Half {
         ffn: &a.shared,

@@ -164,6 +164,17 @@ pub(super) fn product(gpu: &mut Gpu, p: &Product<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Inputs of a tile of this product: [`TILE_INPUTS`] on matrix units, else one to [`INPUTS`].
+fn tile_width(p: &Product<'_>, format: Format) -> usize {
+    let integer = format.info().activation != Activation::F32;
+    match p.stacked {
+        Some(Stacked { sorted: Some(sorted), .. }) => sorted.width,
+        Some(Stacked { sorted: None, .. }) => 1,
+        None if p.slots > INPUTS && integer => TILE_INPUTS,
+        None => p.slots.min(INPUTS),
+    }
+}
+
 fn launch(
     gpu: &mut Gpu,
     p: &Product<'_>,
@@ -205,13 +216,7 @@ fn launch(
         let grid = [plan.runs, arguments.slots, arguments.groups];
         return gpu.launch(plan.name, grid, ROW_GROUP, &places, &arguments);
     }
-    let integer = format.info().activation != Activation::F32;
-    let width = match p.stacked {
-        Some(Stacked { sorted: Some(sorted), .. }) => sorted.width,
-        Some(Stacked { sorted: None, .. }) => 1,
-        None if p.slots > INPUTS && integer => TILE_INPUTS,
-        None => p.slots.min(INPUTS),
-    };
+    let width = tile_width(p, format);
     let mut tiles = p.slots.div_ceil(width.max(1));
     if let Some(Stacked { sorted: Some(sorted), .. }) = p.stacked {
         places[11] = sorted.order;

@@ -69,9 +69,7 @@ impl Driver for Log {
 }
 
 fn recorder() -> Recorder {
-    let mut recorder = Recorder::default();
-    recorder.graphs = true;
-    recorder
+    Recorder { graphs: true, ..Recorder::default() }
 }
 
 /// One step: some data, and a launch on it.
