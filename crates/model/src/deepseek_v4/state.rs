@@ -109,6 +109,9 @@ pub(super) struct DraftState {
     pub streams: Buffer,
 }
 
+/// Buffers of all layers, of the draft block and of DSpark's stages.
+type Allocated = (Vec<LayerState>, Option<DraftState>, Vec<Buffer>);
+
 /// Ring slots of a window.
 pub(super) fn window_slots(shape: &Shape) -> usize {
     shape.window + ROLLBACK_ROWS
@@ -268,7 +271,7 @@ impl State {
         backend: &mut dyn Backend,
         arena: Arena,
         context: usize,
-    ) -> Result<(Vec<LayerState>, Option<DraftState>, Vec<Buffer>), Error> {
+    ) -> Result<Allocated, Error> {
         let (shape, options) = (&kept.shape, &kept.options);
         let ring_len = window_slots(shape) * shape.head_width;
         let element = options.rows.element();
