@@ -7,6 +7,7 @@ mod quant;
 mod self_test;
 mod store;
 mod text;
+mod wire;
 
 /// A parser of outside bytes, as the driver sees it.
 pub struct Target {
@@ -39,6 +40,8 @@ pub static TARGETS: &[Target] = &[
     gguf::SAFETENSORS,
     model::LOAD,
     model::RESTORE,
+    wire::REQUEST,
+    wire::ANSWER,
     store::FILE,
     store::ENTRY,
 ];
