@@ -5,7 +5,7 @@
 //! that a client sends may make it panic, recurse without bound, or hold more than a small multiple
 //! of the body.
 //!
-//! Start reading at [`parse`], then [`OutputParser`], then [`Encoder`]. `parse/` has a file for
+//! Start reading at [`parse()`], then [`OutputParser`], then [`Encoder`]. `parse/` has a file for
 //! each protocol, `encode/` too; what they share stands beside them.
 //!
 //! ```
