@@ -1,7 +1,8 @@
 //! The first thing to run on a machine with a card: the GPU backend against the CPU on a model, one
 //! answer however a prompt is cut, and how fast it reads and answers, kernel by kernel.
 //!
-//! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N] [--serial]`
+//! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]
+//! [--serial]`
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
 use ironstar_device::{CudaConfig, Gpu, GpuConfig, KernelTimes};

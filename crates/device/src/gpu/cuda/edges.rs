@@ -2,7 +2,9 @@
 //! the first thing it does (compute capability 9.0 and later).
 //!
 //! Invariant: a launch may overlap only if its kernel waits. So the wait is put into every kernel
-//! of the text here, and overlap is allowed for a text only if all of its kernels have it.
+//! of the text here, and overlap is allowed for a text only if all of its kernels have it. A
+//! `KERNEL_EARLY` has its own `GRID_START`, behind its first loads of weights, which no kernel of a
+//! step writes.
 
 /// What the wait is, and nothing on older cards, which are never asked to overlap.
 const DEFINITION: &str = r#"
@@ -42,10 +44,15 @@ pub(super) fn with_waits(text: &str) -> Option<String> {
 /// Where the body of `KERNEL(name)(parameters) {` begins, behind its brace.
 fn body(text: &str) -> Option<usize> {
     let name = closing(text, "KERNEL".len())?;
-    let parameters = closing(text, name)?;
-    let inside = text[parameters..].find(|c: char| !c.is_whitespace() && c != '\\')?;
-    let brace = parameters + inside;
-    text[brace..].starts_with('{').then_some(brace + 1)
+    let parameters = closing(text, next(text, name, '(')?)?;
+    Some(next(text, parameters, '{')? + 1)
+}
+
+/// Where the wanted character is, behind nothing but white space and ends of macro lines.
+fn next(text: &str, from: usize, wanted: char) -> Option<usize> {
+    let rest = text.get(from..)?;
+    let at = rest.find(|c: char| !c.is_whitespace() && c != '\\')?;
+    rest[at..].starts_with(wanted).then_some(from + at)
 }
 
 /// Behind the bracket that closes the one at `open`.
@@ -73,7 +80,12 @@ mod tests {
         let text = crate::gpu::text::cuda();
         let kernels = text.matches("KERNEL(").count() - text.matches("#define KERNEL(").count();
         let with = with_waits(&text).expect("every kernel's start is found");
-        assert_eq!(with.matches("{ GRID_START ").count(), kernels);
+        let early = text.matches("KERNEL_EARLY(").count() - 1;
+        let own = text.matches("GRID_START").count();
+        assert!(early > 0 && own > 3, "{early} kernels wait by themselves, at {own} places");
+        let given = with.lines().filter(|line| !line.trim_start().starts_with("if ("));
+        let given = given.filter(|line| line.contains("{ GRID_START ")).count();
+        assert_eq!(given, kernels);
         assert!(kernels > 30, "{kernels}");
     }
 

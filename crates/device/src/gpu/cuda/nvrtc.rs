@@ -18,9 +18,9 @@ const NAMES: [&str; 2] = ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"];
 const FOLDERS: [&str; 3] =
     ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/sbsa-linux/lib", "/opt/cuda/lib64"];
 
-const HOW_TO_GET: &str = "NVRTC 12 or newer, to compile the kernels at the first start: install the \
-                          CUDA toolkit, or `pip install nvidia-cuda-nvrtc` and name its folder \
-                          with --nvrtc";
+const HOW_TO_GET: &str = "NVRTC 12 or newer, to compile the kernels at the first start: install \
+                          the CUDA toolkit, or `pip install nvidia-cuda-nvrtc` and put its lib \
+                          folder on the loader's path";
 
 type Program = *mut c_void;
 type Status = c_int;
