@@ -56,6 +56,8 @@ impl SpeculationReport {
 pub(crate) const DRAFTS_MAX: usize = 8;
 /// Tokens that must repeat before the text is expected to go on as it did.
 const LOOKUP_TOKENS: usize = 3;
+/// How far back repeats are looked for: some 30 microseconds at most.
+const LOOKUP_REACH: usize = 32_768;
 /// Chance of surviving below which a guess of DSpark, and those behind it, are dropped.
 const CONFIDENCE_MIN: f32 = 0.6;
 
@@ -96,6 +98,7 @@ fn survives(logit: f32) -> bool {
 
 /// What followed the last place where the text's last tokens stood before.
 pub(crate) fn look_up(text: &[u32], most: usize) -> &[u32] {
+    let text = &text[text.len().saturating_sub(LOOKUP_REACH)..];
     let Some(start) = text.len().checked_sub(LOOKUP_TOKENS) else { return &[] };
     let (before, ending) = (&text[..text.len() - 1], &text[start..]);
     let place = before.windows(LOOKUP_TOKENS).rposition(|window| window == ending);
@@ -117,6 +120,9 @@ mod tests {
         assert_eq!(look_up(&[7, 7, 7, 7], 4), [7]);
         assert!(look_up(&[1, 2, 3], 4).is_empty());
         assert!(look_up(&[], 4).is_empty());
+        let far = [&[1, 2, 3, 4][..], &vec![9; LOOKUP_REACH], &[1, 2, 3]].concat();
+        assert!(look_up(&far, 4).is_empty(), "too far back");
+        assert_eq!(look_up(&far[LOOKUP_TOKENS..][..LOOKUP_REACH], 2), [9]);
     }
 
     #[test]
