@@ -171,7 +171,9 @@ pub fn unsafe_places(tree: &Tree, findings: &mut Vec<Finding>) {
     each_source(tree, findings, "unsafe-places", |source, package, report| {
         let name = package.map_or("", |p| p.name.as_str());
         let code_only = |at: &usize| {
-            let is_type = source.code[*at..].starts_with("unsafe fn(");
+            // The type of a function has no name before its parameters.
+            let head = source.code[*at..].split('(').next().unwrap_or("");
+            let is_type = head.ends_with("fn");
             !is_type && !source.attributes_before(*at).trim_end().ends_with("#[")
         };
         // A private function or trait method shares the contract of its module; its callers' blocks

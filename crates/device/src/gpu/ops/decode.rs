@@ -41,8 +41,8 @@ pub(super) fn plan(format: Format, a: &ProductArgs) -> Option<Plan> {
             if whole { FLOAT_ROWS_MAX } else { 0 }
         }
         _ => {
-            let shards = u32::try_from(SHARDS).expect("eight");
-            let elements = u32::try_from(format.info().block_elements).expect("at most 256");
+            let shards = u32::try_from(SHARDS).expect("there are eight");
+            let elements = u32::try_from(format.info().block_elements).expect("a block has at most 256");
             (BLOCKS / (a.columns / elements).next_multiple_of(shards)).min(ROWS_MAX)
         }
     };
