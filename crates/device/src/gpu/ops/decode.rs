@@ -42,7 +42,8 @@ pub(super) fn plan(format: Format, a: &ProductArgs) -> Option<Plan> {
         }
         _ => {
             let shards = u32::try_from(SHARDS).expect("there are eight");
-            let elements = u32::try_from(format.info().block_elements).expect("a block has at most 256");
+            let elements =
+                u32::try_from(format.info().block_elements).expect("a block has at most 256");
             (BLOCKS / (a.columns / elements).next_multiple_of(shards)).min(ROWS_MAX)
         }
     };
