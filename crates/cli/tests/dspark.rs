@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{folder, project, text};
+use common::{failure, folder, project, text};
 use ironstar_gguf::Gguf;
 use ironstar_model::Shape;
 use ironstar_model::deepseek_v4::spark_specs;
@@ -63,4 +63,8 @@ fn a_drafter_beside_a_model_is_quantized_shown_and_run() {
     let report = &guessed["speculation"];
     assert!(report["drafting_seconds"].as_f64() > Some(0.0), "{report}");
     assert!(report["steps"].as_u64() > Some(0) && report["depths"].is_array(), "{report}");
+
+    // It is no next-token block.
+    let (code, message) = failure(&["run", "-m", name(&output), "-p", "x", "--speculate", "mtp"]);
+    assert_eq!((code, message.contains("next-token block")), (2, true), "{message}");
 }

@@ -26,6 +26,9 @@ const PLAIN_MIN: u32 = 2;
 const GUESSING_MAX: u32 = 64;
 /// Steps that a guesser rests, at first and at most.
 const PAUSE: (u32, u32) = (64, 1024);
+/// Steps with guesses before a guesser may be judged: the first times that a clock gives are often
+/// wrong.
+const TRIES_MIN: u32 = 4;
 /// Steps with guesses after which a guesser has proved itself.
 const PROVED: u32 = 32;
 /// What is expected of a first guess before any was seen, worth so many tries.
@@ -189,8 +192,9 @@ impl CostModel {
             let Some((count, rate)) = self.best(guesser, offer.drafter, most, limit) else {
                 continue;
             };
-            if !offer.is_forced && rate <= 1.0 {
-                self.record(guesser).rest();
+            let record = self.record(guesser);
+            if !offer.is_forced && rate <= 1.0 && record.steps >= TRIES_MIN {
+                record.rest();
                 continue;
             }
             if best.is_none_or(|(_, _, other)| rate > other) {
@@ -204,7 +208,8 @@ impl CostModel {
     pub fn worth(&self, offer: &Offer, there: usize) -> usize {
         let limit = if offer.is_forced { f64::INFINITY } else { self.credit };
         let best = self.best(Guesser::Drafter, offer.drafter, there, limit);
-        let best = best.filter(|(_, rate)| offer.is_forced || *rate > self.plain_rate(offer));
+        let is_on_trial = offer.is_forced || self.drafter.steps < TRIES_MIN;
+        let best = best.filter(|(_, rate)| is_on_trial || *rate > self.plain_rate(offer));
         best.map_or(0, |(count, _)| count)
     }
 
@@ -224,10 +229,10 @@ impl CostModel {
         {
             if record.is_resting {
                 record.steps = record.steps.saturating_add(1);
-            } else if cycle.guesser == Some(own) && cycle.guesses > 0 {
-                // The first wrong guess is a try, those behind it are not.
+            } else if cycle.guesser == Some(own) {
+                // The first wrong guess is a try, those behind it are not; so is none at all.
                 let next = usize::from(!cycle.is_cut);
-                record.observe(cycle.right, (cycle.right + next).min(cycle.guesses));
+                record.observe(cycle.right, (cycle.right + next).min(cycle.guesses.max(1)));
             }
         }
         self.guessing = if cycle.guesses == 0 { 0 } else { self.guessing + 1 };
