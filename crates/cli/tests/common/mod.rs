@@ -1,4 +1,5 @@
 //! The binary under test, and folders that vanish.
+#![allow(dead_code, reason = "each test binary takes what it needs")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -31,7 +32,6 @@ pub fn failure(words: &[&str]) -> (i32, String) {
 }
 
 /// A file of the project.
-#[allow(dead_code, reason = "each test binary takes what it needs")]
 pub fn project(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
