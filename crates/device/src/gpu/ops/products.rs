@@ -14,7 +14,9 @@ const MATRICES: usize = 4;
 pub(super) const INPUTS: usize = 8;
 /// Inputs of a tile on matrix units, and its rows; those of `tiles.k`.
 pub(super) const TILE_INPUTS: usize = 64;
-const TILE_ROWS: usize = 16;
+const TILE_ROWS: u32 = 16;
+/// Float rows of a simdgroup for many inputs; that of `products.k`.
+const FLOAT_ROWS: u32 = 4;
 
 /// Slots sorted by expert and cut into tiles.
 #[derive(Clone, Copy)]
@@ -164,6 +166,19 @@ pub(super) fn product(gpu: &mut Gpu, p: &Product<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// The kernel for tiles of so many inputs, and how many simdgroups the rows need.
+fn kernel_of(format: Format, width: usize, rows: &[u32; 4]) -> (&'static str, u32) {
+    let units =
+        |each: u32| rows.iter().fold(0u32, |sum, rows| sum.saturating_add(rows.div_ceil(each)));
+    let [one, many] = kernels(format);
+    match width {
+        1 => (one, units(1)),
+        TILE_INPUTS => (tile_kernel(format), units(TILE_ROWS)),
+        _ if format.info().activation == Activation::F32 => (many, units(FLOAT_ROWS)),
+        _ => (many, units(1)),
+    }
+}
+
 /// Inputs of a tile of this product: [`TILE_INPUTS`] on matrix units, else one to [`INPUTS`].
 fn tile_width(p: &Product<'_>, format: Format) -> usize {
     let integer = format.info().activation != Activation::F32;
@@ -196,13 +211,11 @@ fn launch(
     // Words of the inputs are counted in 32 bits.
     small(operation, size(&[p.slots, p.groups, first.columns.div_ceil(4)]))?;
     let mut places = [Place::NONE; 2 * MATRICES + 5];
-    let mut rows = 0usize;
     for (index, (matrix, out)) in batch.iter().enumerate() {
         let weights = gpu.weights(operation, *matrix)?;
         let own: Planes = weights.planes();
         arguments.planes[index] = own;
         arguments.rows[index] = small(operation, matrix.rows / p.groups)?;
-        rows += matrix.rows / p.groups;
         places[2 * index] = Place::At(weights.address);
         places[2 * index + 1] = *out;
     }
@@ -223,17 +236,8 @@ fn launch(
         places[12] = sorted.tiles;
         tiles = sorted.count;
     }
-    let [one, many] = kernels(format);
-    let (name, rows) = match width {
-        TILE_INPUTS => {
-            let tiles_of = |rows: &u32| (*rows as usize).div_ceil(TILE_ROWS);
-            (tile_kernel(format), arguments.rows.iter().map(tiles_of).sum())
-        }
-        1 => (one, rows),
-        _ => (many, rows),
-    };
-    let grid =
-        [small(operation, rows)?.div_ceil(SIMDGROUPS), small(operation, tiles)?, arguments.groups];
+    let (name, units) = kernel_of(format, width, &arguments.rows);
+    let grid = [units.div_ceil(SIMDGROUPS), small(operation, tiles)?, arguments.groups];
     check(
         operation,
         grid[1] <= 65_535 && grid[2] <= 65_535,
