@@ -37,6 +37,9 @@ impl Random {
     }
 }
 
+/// How likely a guess is right, by the token that its step begins with and its depth.
+type Chance<'c> = &'c dyn Fn(usize, usize) -> f64;
+
 struct Run {
     /// Plain steps that passed after each token.
     passed: Vec<f64>,
@@ -59,7 +62,7 @@ impl Run {
 
 /// Tokens until there are enough, when the guess at a depth of the step that begins with a token
 /// is right with a chance.
-fn run(machine: Machine, tokens: usize, chance: &dyn Fn(usize, usize) -> f64) -> Run {
+fn run(machine: Machine, tokens: usize, chance: Chance<'_>) -> Run {
     let mut run = Run {
         passed: Vec::new(),
         report: SpeculationReport::default(),
@@ -162,7 +165,7 @@ fn adversarial_text_costs_three_percent_at_most() {
     let short_lures = |token: usize, _: usize| f64::from(u8::from(token % 23 < 4));
     let fades = |token: usize, _: usize| if token < 60 { 1.0 } else { 0.0 };
     let first_only = |_: usize, depth: usize| f64::from(u8::from(depth == 0)) * 0.2;
-    let texts: [(&str, &dyn Fn(usize, usize) -> f64); 5] = [
+    let texts: [(&str, Chance<'_>); 5] = [
         ("never", &never),
         ("lures", &lures),
         ("short lures", &short_lures),
