@@ -214,7 +214,7 @@ mod tests {
     fn a_grammar_that_cannot_be_is_refused() {
         let (grammars, _) = grammars();
         for wrong in ["start: nothing", "start: /(/", "%%%", "start: %json {\"type\": \"sting\"}"] {
-            let refused = grammars.constraint(wrong, None).err().expect("it cannot be");
+            let refused = grammars.constraint(wrong, None).expect_err("it cannot be");
             assert_eq!(refused.status(), 400, "{wrong}");
             assert!(refused.message.contains("cannot be enforced: "), "{}", refused.message);
         }

@@ -6,7 +6,7 @@ use ironstar_wire::{ApiError, Collector, Encoder, ErrorKind, Finish, Frame, Outp
 
 pub(super) enum Out {
     /// Events, as they come.
-    Stream(Stream),
+    Stream(Box<Stream>),
     /// One body at the end.
     Whole(Collector),
 }
@@ -24,12 +24,12 @@ pub(super) struct Stream {
 impl Out {
     pub fn stream(job: &Job, writer: Writer) -> Out {
         let collector = || Collector::new(&job.call, job.identity.clone());
-        Out::Stream(Stream {
+        Out::Stream(Box::new(Stream {
             encoder: Encoder::new(&job.call, job.identity.clone()),
             writer,
             pending: String::new(),
             kept: super::relay::stores(&job.call).then(collector),
-        })
+        }))
     }
 
     pub fn whole(job: &Job) -> Out {
