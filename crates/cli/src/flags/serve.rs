@@ -90,8 +90,8 @@ pub struct Load {
 
 /// `replay`
 ///
-/// Asks again what a trace of `serve --trace` holds, with the same seed, and says whether prompt and
-/// answer are the same. The new trace lies in FILE.replay.
+/// Asks again what a trace of `serve --trace` holds, with the same seed, and says whether prompt
+/// and answer are the same. The new trace lies in FILE.replay.
 #[derive(Args, Debug)]
 pub struct Replay {
     /// The trace

@@ -3,7 +3,7 @@
 //! ```text
 //!  target layers' streams ─ mean ─ concat ─ main_proj ─ norm ─▶ m ─ each stage's wkv ─▶ its ring
 //!
-//!  anchor, noise, noise ... ─ embed ─▶ stage 0 ─▶ stage 1 ─▶ stage 2 ─ hc_head ─▶ h ─ output ─▶ base
+//!  anchor, noise, noise ... ─ embed ─▶ stage 0 ─▶ stage 1 ─▶ stage 2 ─ hc_head ─▶ h ─▶ base
 //!  (every row sees the ring and all rows of the block)              │
 //!  token before ─ markov_w1 ─┬─ markov_w2 ─▶ + base ─▶ logits ─▶ token, one row after the other
 //!                            └─ with h ─ confidence ─▶ does the row survive?

@@ -23,8 +23,8 @@
 //! definition.
 //!
 //! [`shape`] has the numbers, [`weights`] the table of tensors, [`state`] what a session keeps,
-//! `forward.rs` the pass, `draft.rs` the MTP block and [`dspark`] the other drafter; [`import`] maps
-//! published checkpoints.
+//! `forward.rs` the pass, `draft.rs` the MTP block and [`dspark`] the other drafter; [`import`]
+//! maps published checkpoints.
 
 mod draft;
 pub mod dspark;

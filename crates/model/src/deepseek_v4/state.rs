@@ -5,7 +5,7 @@
 //! | buffer | slots | row | live at position `p` |
 //! |---|---|---|---|
 //! | window ring | window + rollback | D | the `window - 1` positions before `p` |
-//! | draft ring, if any | window + rollback + ahead | D | the `window - 1` positions before `p - 1` |
+//! | draft ring, if any | window + rollback + ahead | D | the `window - 1` before `p - 1` |
 //! | draft streams | 1 + rollback | streams x d | position `p - 1` |
 //! | DSpark rings, if any | window + rollback | D | the `window` positions before `p` |
 //! | compressor rings | span + rollback | parts x width | open group, half of the one before |
