@@ -217,6 +217,10 @@ def asks_and_streams(page):
     check("Hello, wörld 👋!" in page.last(), page.last())
     details = "document.querySelector('details.thought')"
     check(not browser.run(f"{details}.open"), "thinking is folded")
+    browser.click("details.thought summary")
+    browser.until(f"{details}.open", "thinking unfolds")
+    browser.run("show()")
+    check(browser.run(f"{details}.open"), "and stays so")
     check(browser.run(f"{details}.querySelector('div').textContent") == "I think about it.",
           "thinking is there")
     check(re.search(r"\d+ tokens", page.last()), f"the answer's facts: {page.last()}")
@@ -375,12 +379,19 @@ def finds_its_chats_again(page):
     browser.key("Enter")
     browser.run("localStorage.setItem('ironstar/chat/a', '{\"messages\": [{\"role\": 7');"
                 "localStorage.setItem('ironstar/chat/b', '{\"messages\": [null]}');"
+                "localStorage.setItem('ironstar/chat/c', JSON.stringify({title: 7, messages: ["
+                " {role: 'assistant', content: 'odd', reasoning: 1, error: {}, images: 'no',"
+                "  facts: {rate: '5', tokens: [], first: {}, end: 'stopped'}}]}));"
                 "localStorage.setItem('ironstar/settings', '[[')")
     browser.open(page.address)
     names = browser.run("[...document.querySelectorAll('#sessions .open')].map((b) => b.innerText)")
     check(names[0] == "My <b>chat</b>", f"renamed: {names}")
-    check(names.count("Damaged chat") == 2 and len(names) == chats + 2, f"damaged: {names}")
+    check(names.count("Damaged chat") == 2 and len(names) == chats + 3, f"damaged: {names}")
     page.shot("damaged")
+    browser.run("document.querySelector('#sessions [title=Untitled]').click()")
+    check("odd" in page.last() and "stopped" in page.last(), f"an odd chat: {page.last()}")
+    browser.run("document.querySelector('#sessions [aria-label=\"Delete Untitled\"]').click()")
+    browser.run("document.querySelector('#sessions .open:not(.damaged)').click()")
     for _ in range(2):
         browser.run("document.querySelector('#sessions .damaged ~ [title=Delete]').click()")
     browser.click("#sessions li.current [title=Delete]")
