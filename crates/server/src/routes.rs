@@ -14,8 +14,13 @@ use axum::http::{Method, Response, StatusCode};
 use ironstar_wire::{ApiError, ErrorKind, Protocol};
 use std::sync::Arc;
 
-/// The page at `/`.
-const PAGE: &str = include_str!("page/index.html");
+/// The page at `/`: one document.
+const PAGE: &str = concat!(
+    include_str!("page/index.html"),
+    include_str!("page/markdown.js"),
+    include_str!("page/chat.js"),
+    "</script>\n"
+);
 /// Name of the header with a request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

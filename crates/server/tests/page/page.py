@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The chat page in headless Chromium, against prepared answers.
 
-    python3 crates/server/tests/page/page.py PATH_OF_IRONSTAR [--shots FOLDER] [--page FILE]
+    python3 crates/server/tests/page/page.py PATH_OF_IRONSTAR [--shots FOLDER] [--page FOLDER]
 
-Types as a person does, and looks at what the page shows. `--page` gives the browser that file
-instead of the page within the binary; `--shots` keeps screenshots. Needs Chromium and nothing else:
+Types as a person does, and looks at what the page shows. `--page crates/server/src/page` gives the
+browser those files instead of the page within the binary; `--shots` keeps screenshots. Needs Chromium and nothing else:
 it is driven through its DevTools pipe. Ends with 1 where a check does not hold.
 """
 
@@ -25,6 +25,8 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "chrome"]
+# As routes.rs joins them.
+PARTS = ["index.html", "markdown.js", "chat.js"]
 KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "ArrowUp": (38, ""), "F2": (113, ""), "k": (75, "")}
 CONTROL, SHIFT = 2, 8
 
@@ -109,7 +111,7 @@ class Browser:
             self.send("Fetch.fulfillRequest", {
                 "requestId": params["requestId"], "responseCode": 200,
                 "responseHeaders": [{"name": "content-type", "value": "text/html; charset=utf-8"}],
-                "body": base64.b64encode(self.replaced.read_bytes()).decode()})
+                "body": base64.b64encode(self.replaced.encode()).decode()})
 
     def run(self, script):
         """The value of an expression in the page."""
@@ -489,6 +491,8 @@ def main():
     parser.add_argument("--page", type=pathlib.Path)
     parser.add_argument("--shots", type=pathlib.Path)
     args = parser.parse_args()
+    if args.page:
+        args.page = "".join((args.page / part).read_text() for part in PARTS) + "</script>\n"
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         sys.exit(f"no browser found; wanted one of {', '.join(BROWSERS)}")
