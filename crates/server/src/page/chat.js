@@ -616,7 +616,13 @@ function draws(open) {
 }
 $("drawer").onclick = (event) => { event.stopPropagation(); draws(true); $("new").focus(); };
 $("log").onclick = () => draws(false);
-$("log").onscroll = () => { if (isAtEnd()) $("latest").hidden = true; };
+let pinned = true;
+$("log").onscroll = () => {
+  pinned = isAtEnd();
+  if (pinned) $("latest").hidden = true;
+};
+// A keyboard that comes up on a small screen must not cover the end.
+new ResizeObserver(() => { if (pinned) toEnd(); }).observe($("log"));
 $("latest").onclick = toEnd;
 $("new").onclick = newChat;
 $("configure").onclick = () => { draws(false); configure(); };
