@@ -5,8 +5,8 @@
 
 Types as a person does, and looks at what the page shows. `--page crates/server/src/page` gives the
 browser those files instead of the page within the binary; `--shots` keeps screenshots. Needs
-Chromium and nothing else: it is driven through its DevTools pipe. Ends with 1 where a check does
-not hold.
+Chromium and nothing else, driven through its DevTools pipe, and a binary with the bundled model.
+Ends with 1 where a check does not hold.
 """
 
 import argparse
@@ -445,9 +445,7 @@ def wants_its_key(page):
 
 @contextlib.contextmanager
 def served(binary, *more):
-    # Its tokenizer is all that is used of the model.
-    command = [binary, "serve", "--scripted", str(HERE / "play.json"), "--port", "0",
-               "--model", str(HERE.parents[3] / "models/nano.gguf"), *more]
+    command = [binary, "serve", "--scripted", str(HERE / "play.json"), "--port", "0", *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         told = ""
