@@ -162,12 +162,14 @@ fn tokens_go_both_ways() {
 #[test]
 fn inspect_and_help_are_complete() {
     let about: Value = serde_json::from_str(&text(&["inspect", "--json"])).expect("JSON");
-    assert_eq!(about["shape"]["deepseek4.block_count"], "7");
+    assert_eq!(about["shape"]["deepseek4.block_count"], 7);
     assert_eq!(about["tensors"].as_array().map(Vec::len), Some(212));
     let man = text(&["man"]);
     for shell in ["bash", "zsh", "fish"] {
         let script = text(&["completions", shell]);
-        for command in ["run", "inspect", "tokens", "quantize", "perplexity", "eval"] {
+        for command in
+            ["run", "serve", "inspect", "tokens", "quantize", "perplexity", "eval", "steer"]
+        {
             assert!(script.contains(command), "{shell}: {command}");
             assert!(man.contains(command), "manual: {command}");
         }
