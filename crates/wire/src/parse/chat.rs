@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 
-use ironstar_text::chat::{Assistant, Conversation, Message};
+use ironstar_text::chat::{Assistant, Message};
 
 use super::sampling::{max_tokens, sampling, stop};
 use super::thinking::Asked;
 use super::tools::{Declared, Tools};
 use super::turns::{Turns, call};
-use super::{content, empty, format, note, note_left, refuse};
+use super::{content, converse, empty, format, note, note_left, refuse};
 use crate::json::{Fields, Kind, Node, shortened};
-use crate::{ApiError, Call, Choice, Limits, Prompt, Protocol, ToolKind};
+use crate::{ApiError, Call, Choice, Limits, Protocol, ToolKind};
 
 /// Forms of answers that a request may list.
 const ALLOWED_MAX: usize = 16;
@@ -43,14 +43,7 @@ pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, Api
     let mut turns = Turns::default();
     let list = fields.need("messages")?;
     call.continue_last = messages(&list, &mut turns, limits)?;
-    let response_format = format::shown(&call.format);
-    call.prompt = Prompt::Conversation(Conversation {
-        messages: turns.messages,
-        tools: tools.shown,
-        response_format,
-        ..Conversation::default()
-    });
-    call.tools = tools.set;
+    converse(&mut call, turns, tools);
     if fields.bool("store")? == Some(true) {
         note(&mut call.notes, "field `store` has no effect here: chat completions are not kept");
     }

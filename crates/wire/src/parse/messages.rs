@@ -1,14 +1,14 @@
 //! Messages, as Anthropic's clients speak.
 
-use ironstar_text::chat::{Assistant, Conversation, Message};
+use ironstar_text::chat::{Assistant, Message};
 
 use super::sampling::{max_tokens, sampling, stop};
 use super::thinking::Asked;
 use super::tools::{Declared, Tools};
 use super::turns::{Turns, call};
-use super::{content, empty, format, note, note_left};
+use super::{content, converse, empty, format, note, note_left};
 use crate::json::{Fields, Kind, Node, shortened};
-use crate::{ApiError, Call, Choice, Limits, Prompt, Protocol};
+use crate::{ApiError, Call, Choice, Limits, Protocol};
 
 pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, ApiError> {
     let mut call = empty(Protocol::Messages);
@@ -46,14 +46,7 @@ pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, Api
     messages(&list, &mut turns, &mut call.notes, limits)?;
     call.continue_last =
         matches!(turns.messages.last(), Some(Message::Assistant(last)) if last.calls.is_empty());
-    let response_format = format::shown(&call.format);
-    call.prompt = Prompt::Conversation(Conversation {
-        messages: turns.messages,
-        tools: tools.shown,
-        response_format,
-        ..Conversation::default()
-    });
-    call.tools = tools.set;
+    converse(&mut call, turns, tools);
     note_left(&fields, &mut call.notes);
     Ok(call)
 }

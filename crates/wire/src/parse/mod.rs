@@ -18,6 +18,10 @@ mod turns;
 #[cfg(test)]
 mod tests;
 
+use ironstar_text::chat::Conversation;
+
+use self::tools::Tools;
+use self::turns::Turns;
 use crate::json::{self, Fields};
 use crate::{ApiError, Call, Format, Limits, Prompt, Protocol, Sampling, ToolSet};
 
@@ -40,6 +44,17 @@ pub fn parse(protocol: Protocol, body: &[u8], limits: &Limits) -> Result<Call, A
         Protocol::Responses => responses::parse(fields, limits),
         Protocol::Messages => messages::parse(fields, limits),
     }
+}
+
+/// Makes the conversation that was read the call's prompt.
+fn converse(call: &mut Call, turns: Turns, tools: Tools) {
+    call.prompt = Prompt::Conversation(Conversation {
+        messages: turns.messages,
+        tools: tools.shown,
+        response_format: format::shown(&call.format),
+        ..Conversation::default()
+    });
+    call.tools = tools.set;
 }
 
 /// A call that asks for nothing yet.

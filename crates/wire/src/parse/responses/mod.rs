@@ -3,16 +3,16 @@
 mod items;
 
 use ironstar_text::JsonText;
-use ironstar_text::chat::{Conversation, Message};
+use ironstar_text::chat::Message;
 
 use super::chat::choice;
 use super::sampling::{max_tokens, sampling, stop};
 use super::thinking::Asked;
 use super::tools::{Declared, Namespace, Tools};
 use super::turns::Turns;
-use super::{chat, content, empty, format, note, note_left, refuse};
+use super::{chat, content, converse, empty, format, note, note_left, refuse};
 use crate::json::{Fields, Kind, Node, shortened};
-use crate::{ApiError, Call, Limits, Prompt, Protocol, ToolKind};
+use crate::{ApiError, Call, Limits, Protocol, ToolKind};
 
 /// Entries of `include`.
 const INCLUDE_MAX: usize = 64;
@@ -73,14 +73,7 @@ pub(super) fn parse(mut fields: Fields<'_>, limits: &Limits) -> Result<Call, Api
         turns.push(Message::System(text));
     }
     items::read(&fields.need("input")?, &mut turns, &mut call.notes, limits)?;
-    let response_format = format::shown(&call.format);
-    call.prompt = Prompt::Conversation(Conversation {
-        messages: turns.messages,
-        tools: tools.shown,
-        response_format,
-        ..Conversation::default()
-    });
-    call.tools = tools.set;
+    converse(&mut call, turns, tools);
     note_left(&fields, &mut call.notes);
     Ok(call)
 }
