@@ -10,8 +10,8 @@ mod vocabulary;
 
 use crate::failure::Failure;
 use crate::flags::{Synth, SynthMix, SynthShape};
-use crate::loading;
 use crate::progress::Progress;
+use crate::{loading, outfile};
 use blocks::Tiles;
 use ironstar_gguf::{TensorKind, Value, Writer};
 use ironstar_model::Shape;
@@ -32,6 +32,7 @@ const PROMPT_MAX: usize = 1 << 20;
 pub fn run(flags: &Synth) -> Result<(), Failure> {
     let shape = shape(flags)?;
     let planned = plan(&shape, flags.mix, flags.alias)?;
+    outfile::check(&flags.output, &[], flags.force)?;
     if let Some(path) = &flags.prompt {
         let count = flags.prompt_tokens.min(PROMPT_MAX);
         let text = vocabulary::prompt(shape.vocabulary, count, flags.seed);
@@ -43,12 +44,7 @@ pub fn run(flags: &Synth) -> Result<(), Failure> {
         .create_new(!flags.force)
         .truncate(flags.force)
         .open(&flags.output)
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                Failure::caller(format!("{} exists; --force replaces it", flags.output.display()))
-            }
-            _ => Failure::file("creating", &flags.output, &error),
-        })?;
+        .map_err(|error| Failure::file("creating", &flags.output, &error))?;
     match write(&file, &shape, &planned, flags.seed) {
         Ok(()) => report(&flags.output, &planned),
         Err(failure) => {
