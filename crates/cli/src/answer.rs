@@ -139,10 +139,7 @@ impl Answerer {
         let reused = self
             .session
             .sync(&mut self.engine, prompt, &mut |progress| bar.at(progress.done as u64), cancel)
-            .map_err(|error| match error {
-                ironstar_engine::Error::Cancelled { .. } => Failure::interrupted(),
-                error => loading::from_engine(error),
-            })?
+            .map_err(loading::from_engine)?
             .reused;
         drop(bar);
         let read = start.elapsed();

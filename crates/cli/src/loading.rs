@@ -155,8 +155,11 @@ pub fn in_file(name: &str, failure: Failure) -> Failure {
     Failure { message: format!("{name}: {}", failure.message), ..failure }
 }
 
-/// The blame of an engine's error.
+/// The blame of an engine's error; only Ctrl-C cancels here.
 pub fn from_engine(error: ironstar_engine::Error) -> Failure {
+    if matches!(error, ironstar_engine::Error::Cancelled { .. }) {
+        return Failure::interrupted();
+    }
     match error.blame() {
         ironstar_engine::Blame::Input => Failure::caller(error.to_string()),
         ironstar_engine::Blame::Environment => Failure::environment(error.to_string()),

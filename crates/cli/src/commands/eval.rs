@@ -99,7 +99,7 @@ fn likeliest(
     };
     session
         .score(engine, ids, Score::default(), &mut on_row, cancel)
-        .map_err(stopped_or)
+        .map_err(loading::from_engine)
         .map(|()| best)
 }
 
@@ -128,13 +128,6 @@ fn output(
         drafted: answer.speculation.drafted,
         accepted: answer.speculation.accepted,
     })
-}
-
-fn stopped_or(error: ironstar_engine::Error) -> Failure {
-    match error {
-        ironstar_engine::Error::Cancelled { .. } => Failure::interrupted(),
-        error => loading::from_engine(error),
-    }
 }
 
 fn report(order: &[String], tallies: &HashMap<String, Tally>, json: bool) -> Result<(), Failure> {

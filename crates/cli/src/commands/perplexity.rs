@@ -71,7 +71,6 @@ fn score(
     let scored = session.score(engine, sequence, what, &mut on_row, cancel);
     match (scored, failure) {
         (_, Some(failure)) => Err(failure),
-        (Err(ironstar_engine::Error::Cancelled { .. }), _) => Err(Failure::interrupted()),
         (Err(error), _) => Err(loading::from_engine(error)),
         (Ok(()), None) => {
             debug_assert_eq!(meter.positions - before, sequence.len());
