@@ -17,6 +17,7 @@
 
 mod args;
 mod cpu;
+mod exchange;
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
 mod gpu;
 mod handles;
@@ -24,6 +25,7 @@ mod sample;
 
 pub use args::*;
 pub use cpu::{Cpu, CpuConfig, Isa};
+pub use exchange::{Exchange, ExchangeError, GateCounts, GateKind, Local, LocalGroup};
 #[cfg(feature = "cuda")]
 pub use gpu::cuda::{
     CudaConfig, CudaDevice, KernelTime, KernelTimes, cuda_devices, cuda_read_bandwidth,
