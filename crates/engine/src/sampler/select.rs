@@ -90,14 +90,6 @@ impl Row<'_> {
         reach < self.block_max.len() / 4
     }
 
-    /// The median of the blocks' largest logits.
-    fn median_max(&self, maxima: &mut Vec<f32>) -> f32 {
-        maxima.clear();
-        maxima.extend_from_slice(self.block_max);
-        let half = maxima.len() / 2;
-        *maxima.select_nth_unstable_by(half, f32::total_cmp).1
-    }
-
     /// The logit so far below the largest, in units of temperature.
     #[expect(clippy::cast_possible_truncation, reason = "a reach need not be exact")]
     fn logit_below(&self, reach: f64) -> f32 {
@@ -180,7 +172,6 @@ pub(super) struct Room {
     band: Vec<Candidate>,
     ids: Vec<u32>,
     sums: Vec<u64>,
-    maxima: Vec<f32>,
 }
 
 /// A prefix of the order.
@@ -249,20 +240,13 @@ fn locate(row: &Row<'_>, goal: Goal, room: &mut Room) -> Prefix {
     let after = Amount { count: row.logits.len(), weight: row.total };
     let (low, high) = (f32::NEG_INFINITY, row.max.next_up());
     let mut band = Band { low, after, high, before: Amount::default() };
-    // Logits that few blocks reach, so that the sum costs little, and then one that half of them
-    // reach: about one token in a hundred does.
+    // Logits that few blocks reach, so that the sum costs little.
     for reach in [3.0, 6.0, 12.0] {
         let logit = row.logit_below(reach);
         if band.low > f32::NEG_INFINITY || logit >= band.high || !row.few_reach(logit) {
             break;
         }
         band.narrow(goal, logit, row.from(logit, &mut room.sums));
-    }
-    if band.count() > BAND {
-        let middle = row.median_max(&mut room.maxima);
-        if middle > band.low && middle < band.high {
-            band.narrow(goal, middle, row.from(middle, &mut room.sums));
-        }
     }
     let mut gathered = false;
     for _ in 0..ESTIMATES {
@@ -332,6 +316,14 @@ const ESTIMATES: usize = 3;
 /// Most tokens that are gathered after an estimate.
 const SPLIT: usize = 8192;
 
+/// Tokens of a step.
+#[derive(Clone, Copy, Default)]
+struct Step {
+    count: u16,
+    amount: f32,
+    squares: f32,
+}
+
 /// Where the last token of a prefix probably lies.
 struct Guess {
     low: f32,
@@ -341,12 +333,15 @@ struct Guess {
     count: usize,
 }
 
-/// A guess from the tokens of some blocks; `None` where they tell nothing. Sums over the row decide
-/// whether it is right.
+/// A guess from the tokens of some blocks and the exact amounts at both ends of the band; `None`
+/// where they tell nothing. Sums over the row decide whether it is right.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to STEPS - 1")]
 fn estimate(row: &Row<'_>, goal: Goal, band: &Band) -> Option<Guess> {
     let every = (row.logits.len() / SAMPLE).max(1);
+    let blocks = row.block_max.len();
+    // What one sampled token stands for.
+    let stands_for = blocks as f32 / blocks.div_ceil(every) as f32;
     let sampled = || {
         let blocks = row.logits.chunks(LOGIT_BLOCK).zip(row.weights.chunks(LOGIT_BLOCK));
         blocks.step_by(every).flat_map(|(logits, weights)| logits.iter().zip(weights))
@@ -366,36 +361,42 @@ fn estimate(row: &Row<'_>, goal: Goal, band: &Band) -> Option<Guess> {
     if floor >= top || !per_step.is_finite() {
         return None;
     }
-    let mut steps = [(0u16, 0.0f32); STEPS];
-    let mut squares = 0.0;
+    let mut steps = [Step::default(); STEPS];
     for (&logit, &weight) in sampled().filter(|(logit, _)| inside(**logit)) {
         let amount = match goal {
             Goal::Count(_) => 1.0,
             Goal::Weight(_) => weight as f32,
         };
         let step = &mut steps[(((top - logit) * per_step) as usize).min(STEPS - 1)];
-        *step = (step.0 + 1, step.1 + amount);
-        squares += amount * amount;
+        step.count += 1;
+        step.amount += amount;
+        step.squares += amount * amount;
     }
-    let total: f32 = steps.iter().map(|step| step.1).sum();
-    let (above, below) = (goal.distance(band.before), goal.distance(band.after));
-    let part = above / (above + below).max(1.0);
-    let error = 2.5 * (part * (1.0 - part) * squares).sqrt() / total.max(1.0);
-    let step_at = |part: f32| {
+    let step_at = |wanted: f32| {
         let mut sum = 0.0;
-        let reaches = |step: &(u16, f32)| {
-            sum += step.1;
-            sum >= part * total
+        let reaches = |step: &Step| {
+            sum += step.amount;
+            sum >= wanted
         };
         steps.iter().position(reaches).unwrap_or(STEPS - 1)
     };
-    let (first, last) = (step_at(part - error), step_at(part + error));
+    // The place can be reckoned from either end of the band; what lies between it and that end
+    // says how well.
+    let total: f32 = steps.iter().map(|step| step.amount).sum();
+    let error = |steps: &[Step]| 2.5 * steps.iter().map(|s| s.squares).sum::<f32>().sqrt();
+    let from_top = goal.distance(band.before) / stands_for;
+    let from_bottom = total - goal.distance(band.after) / stands_for;
+    let errors = (error(&steps[..=step_at(from_top)]), error(&steps[step_at(from_bottom)..]));
+    let (place, error) =
+        if errors.0 < errors.1 { (from_top, errors.0) } else { (from_bottom, errors.1) };
+    let (first, last) = (step_at(place - error), step_at(place + error));
     let logit_at = |step: usize| top - step as f32 / per_step;
     // The steps of both ends stay inside.
     let high = if first == 0 { band.high } else { logit_at(first).next_up().min(band.high) };
     let low = logit_at(last + 1).next_down().max(band.low);
-    let middle = logit_at(step_at(part) + 1).clamp(low, high);
-    let count = every * steps[first..=last].iter().map(|step| usize::from(step.0)).sum::<usize>();
+    let middle = logit_at(step_at(place) + 1).clamp(low, high);
+    let count =
+        every * steps[first..=last].iter().map(|step| usize::from(step.count)).sum::<usize>();
     (low < middle && middle < high).then_some(Guess { low, middle, high, count })
 }
 
