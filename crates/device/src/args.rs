@@ -405,6 +405,72 @@ pub struct Experts {
     pub out: Buffer,
 }
 
+/// Which of several ranks a device works for, each on its part of every layer (DESIGN 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Its number, from 0.
+    pub rank: usize,
+    /// How many there are: 1, 2, 4 or 8.
+    pub ranks: usize,
+}
+
+impl Part {
+    /// A device that computes everything.
+    pub const WHOLE: Part = Part { rank: 0, ranks: 1 };
+
+    /// This part of `0..n`, in order of the ranks; equal parts where the ranks divide n.
+    #[must_use]
+    pub fn of(self, n: usize) -> Range<usize> {
+        let at = |rank: usize| n / self.ranks * rank + n % self.ranks * rank / self.ranks;
+        at(self.rank)..at(self.rank + 1)
+    }
+
+    /// How many of the eight shards of K, and of the eight cells of the FFN sum, are this rank's.
+    #[must_use]
+    pub fn shards(self) -> usize {
+        8 / self.ranks
+    }
+}
+
+/// Cells of the FFN sum that a device computes: `first .. first + count` of the eight, number
+/// 4h + g being half h of the inner width times group g of the experts (DESIGN 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cells {
+    /// First of them.
+    pub first: usize,
+    /// How many: a subtree of 1, 2, 4 or 8.
+    pub count: usize,
+    /// Routed experts of all devices together.
+    pub experts: usize,
+}
+
+impl Cells {
+    /// The cells of a part.
+    #[must_use]
+    pub fn of_part(part: Part, experts: usize) -> Cells {
+        Cells { first: part.rank * part.shards(), count: part.shards(), experts }
+    }
+
+    /// Whether these cells are a subtree of the eight.
+    #[must_use]
+    pub fn is_subtree(self) -> bool {
+        matches!(self.count, 1 | 2 | 4 | 8)
+            && self.first.is_multiple_of(self.count)
+            && self.first + self.count <= 8
+    }
+
+    /// Ids of the experts whose products are wanted: those of its groups.
+    #[must_use]
+    pub fn held(self) -> Range<usize> {
+        let border = |group: usize| group * self.experts / 4;
+        if self.count >= 4 {
+            return 0..self.experts;
+        }
+        let group = self.first % 4;
+        border(group)..border(group + self.count)
+    }
+}
+
 /// Arguments of [`crate::Backend::add_to_streams`].
 #[derive(Clone, Copy, Debug)]
 pub struct AddToStreams {

@@ -83,6 +83,9 @@ pub enum Error {
         /// What can be done.
         advice: &'static str,
     },
+    /// The ranks could not exchange something.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
     /// A setting that this machine cannot follow.
     #[error("{found} cannot be used on this machine: {wanted}")]
     Unsupported {
@@ -127,6 +130,11 @@ pub struct Counters {
 pub trait Backend: Send {
     /// Name as in `--backend`.
     fn name(&self) -> &'static str;
+    /// Which kind of device it is: two of the same kind give the same bits, so that one may go on
+    /// from what the other stored. One name for all processors, whatever their instruction sets.
+    fn kind(&self) -> String {
+        self.name().to_owned()
+    }
     /// What was done so far.
     fn counters(&self) -> Counters;
 
@@ -146,6 +154,19 @@ pub trait Backend: Send {
     fn read_f32(&mut self, from: Buffer, offset: usize, values: &mut [f32]) -> Result<(), Error>;
     /// Makes a weight matrix (or a stack of expert matrices) resident, in this device's own layout.
     fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, Error>;
+    /// [`Backend::matrix`] of a part of K: the columns are so many of its eight shards (1, 2, 4 or
+    /// 8), neighbours in a subtree, and products give that subtree's sum.
+    fn matrix_part(&mut self, source: MatrixSource<'_>, shards: usize) -> Result<Matrix, Error> {
+        if shards == 8 {
+            return self.matrix(source);
+        }
+        let found = format!("{shards} of the eight shards of {} on {}", source.name, self.name());
+        Err(Error::Unsupported { found, wanted: "the cpu backend can hold a part".into() })
+    }
+    /// The ranks that this device computes with, if it is not alone.
+    fn exchange(&mut self) -> Option<&mut dyn Exchange> {
+        None
+    }
     /// Makes a rotary table of these frequencies, one for each pair of dims.
     fn rope(&mut self, frequencies: &[f32]) -> Result<Rope, Error>;
 
@@ -186,6 +207,14 @@ pub trait Backend: Send {
     fn route(&mut self, a: &Route) -> Result<(), Error>;
     /// Routed and shared experts, summed in the eight cells of DESIGN 5.
     fn experts(&mut self, a: &Experts) -> Result<(), Error>;
+    /// [`Backend::experts`] for some of the cells: the subtree's sum of those.
+    fn experts_part(&mut self, a: &Experts, cells: Cells) -> Result<(), Error> {
+        if cells.count == 8 {
+            return self.experts(a);
+        }
+        let found = format!("{cells:?} on {}", self.name());
+        Err(Error::Unsupported { found, wanted: "the cpu backend can compute a part".into() })
+    }
     /// Adds one row to each stream (`x[n, streams, d] += row[n, d]`).
     fn add_to_streams(&mut self, a: &AddToStreams) -> Result<(), Error>;
     /// Takes a share of a direction out of rows.

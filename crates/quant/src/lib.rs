@@ -50,4 +50,6 @@ pub use bf16::{bf16_to_f32, f32_to_bf16};
 pub use f16::{f16_to_f32, f32_to_f16};
 pub use format::{Activation, Dot, FORMATS, Format, FormatInfo};
 pub use hadamard::hadamard;
-pub use shards::{Row, SHARDS, dot, dot_shards, shard_blocks, tree4, tree8};
+pub use shards::{
+    Row, SHARDS, dot, dot_part, dot_shards, part_blocks, shard_blocks, subtree, tree4, tree8,
+};

@@ -20,6 +20,26 @@ pub fn shard_blocks(blocks: usize, shard: usize) -> Range<usize> {
     border(shard)..border(shard + 1)
 }
 
+/// [`shard_blocks`] of a part of a row: `blocks` blocks that are `shards` of the eight (1, 2, 4 or
+/// 8). Where the row's blocks divide by the number of such parts, these are the same blocks.
+pub fn part_blocks(blocks: usize, shards: usize, shard: usize) -> Range<usize> {
+    assert!(shard < shards && shards <= SHARDS, "shard {shard} of {shards}");
+    let (each, rest) = (blocks / shards, blocks % shards);
+    let border = |i: usize| i * each + i * rest / shards;
+    border(shard)..border(shard + 1)
+}
+
+/// The subtree of [`tree8`] over 1, 2, 4 or 8 neighbouring shards.
+pub fn subtree(parts: &[f32]) -> f32 {
+    match *parts {
+        [a] => a,
+        [a, b] => a + b,
+        [a, b, c, d] => tree4(&[a, b, c, d]),
+        [a, b, c, d, e, f, g, h] => tree8(&[a, b, c, d, e, f, g, h]),
+        _ => panic!("{} shards are no subtree", parts.len()),
+    }
+}
+
 /// Adds eight parts: ((0+1)+(2+3))+((4+5)+(6+7)).
 pub fn tree8(parts: &[f32; 8]) -> f32 {
     let [a, b, c, d, e, f, g, h] = *parts;
@@ -45,6 +65,11 @@ pub enum Row<'a> {
 /// The cut is on blocks of the format; for float formats on 32 elements, where the last unit may be
 /// short. Panics if `weights` and `x` differ in length or the form of `x` is not the format's.
 pub fn dot_shards(format: Format, weights: &[u8], x: Row<'_>) -> [f32; SHARDS] {
+    dot_part(format, weights, x, SHARDS)
+}
+
+/// [`dot_shards`] of a part of a row that is `shards` of the eight; the others are +0.
+pub fn dot_part(format: Format, weights: &[u8], x: Row<'_>, shards: usize) -> [f32; SHARDS] {
     let info = format.info();
     let columns = match x {
         Row::F32(x) => x.len(),
@@ -53,7 +78,10 @@ pub fn dot_shards(format: Format, weights: &[u8], x: Row<'_>) -> [f32; SHARDS] {
     assert_eq!(Some(weights.len()), format.row_bytes(columns), "bytes of {columns} columns");
     let unit = info.shard_unit();
     std::array::from_fn(|shard| {
-        let blocks = shard_blocks(columns.div_ceil(unit), shard);
+        if shard >= shards {
+            return 0.0;
+        }
+        let blocks = part_blocks(columns.div_ceil(unit), shards, shard);
         let elements = (blocks.start * unit).min(columns)..(blocks.end * unit).min(columns);
         let byte = |element: usize| element / info.block_elements * info.block_bytes;
         let weights = &weights[byte(elements.start)..byte(elements.end)];

@@ -23,6 +23,7 @@ mod store;
 mod wide;
 
 use crate::*;
+use ironstar_quant::SHARDS;
 pub use isa::Isa;
 use pool::Pool;
 use product::Weights;
@@ -53,6 +54,7 @@ pub struct Cpu {
     rows: Rows,
     counters: Counters,
     scratch: Scratch,
+    exchange: Option<Box<dyn Exchange>>,
 }
 
 impl Cpu {
@@ -69,7 +71,14 @@ impl Cpu {
             rows: Rows::default(),
             counters: Counters::default(),
             scratch: Scratch::default(),
+            exchange: None,
         })
+    }
+
+    /// The same as one rank of a group: models that are loaded from here on are this rank's part.
+    #[must_use]
+    pub fn with_exchange(self, exchange: Box<dyn Exchange>) -> Self {
+        Cpu { exchange: Some(exchange), ..self }
     }
 
     /// The instruction set in use.
@@ -160,6 +169,20 @@ impl Backend for Cpu {
     }
 
     fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, Error> {
+        self.matrix_part(source, SHARDS)
+    }
+
+    fn exchange(&mut self) -> Option<&mut dyn Exchange> {
+        self.exchange.as_deref_mut().map(|exchange| exchange as &mut dyn Exchange)
+    }
+
+    fn matrix_part(&mut self, source: MatrixSource<'_>, shards: usize) -> Result<Matrix, Error> {
+        check(
+            "matrix",
+            matches!(shards, 1 | 2 | 4 | 8),
+            || format!("{} has {shards} shards", source.name),
+            "1, 2, 4 or 8 are a subtree",
+        )?;
         let MatrixSource { format, rows, columns, stack, .. } = source;
         let found = (*source.bytes).as_ref().len();
         let wanted = format
@@ -178,7 +201,7 @@ impl Backend for Cpu {
             wanted: 1,
         })?;
         let matrix = Matrix { id, format, rows, columns, stack };
-        let weights = Weights::new(&source, &self.config, &self.pool)?;
+        let weights = Weights::new(&source, &self.config, &self.pool)?.of_shards(shards);
         self.matrices.push((matrix, weights));
         Ok(matrix)
     }
@@ -256,7 +279,11 @@ impl Backend for Cpu {
     }
 
     fn experts(&mut self, a: &Experts) -> Result<(), Error> {
-        reference::experts::experts(self, a)
+        reference::experts::experts(self, a, Cells::of_part(Part::WHOLE, a.routed.gate.stack))
+    }
+
+    fn experts_part(&mut self, a: &Experts, cells: Cells) -> Result<(), Error> {
+        reference::experts::experts(self, a, cells)
     }
 
     fn add_to_streams(&mut self, a: &AddToStreams) -> Result<(), Error> {

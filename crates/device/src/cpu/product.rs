@@ -11,7 +11,7 @@ use super::packed::{TILE_ROWS, TileFn, kernel};
 use super::pool::Pool;
 use super::share::Pieces;
 use crate::{Error, MatrixSource, SharedBytes};
-use ironstar_quant::{Activation, Format, Int8Blocks, Row, dot_shards, tree4, tree8};
+use ironstar_quant::{Activation, Format, Int8Blocks, Row, SHARDS, dot_part, subtree, tree4};
 use std::ops::Range;
 
 pub(crate) use super::packed::inputs::Inputs;
@@ -22,6 +22,8 @@ pub(crate) struct Weights {
     rows: usize,
     columns: usize,
     row_bytes: usize,
+    /// How many of the eight shards of K the columns are.
+    shards: usize,
     activation: Activation,
     layout: Layout,
 }
@@ -39,11 +41,11 @@ enum Layout {
 /// Where a product goes: for each input row (or pick), `matrix.rows / groups` values or as many
 /// planes.
 pub(crate) enum Output<'a> {
-    /// `[picks][rows]`: the tree over all shards.
+    /// `[picks][rows]`: the tree over all shards that the matrix has.
     Tree(&'a mut [f32]),
-    /// `[picks][2][rows]`: the trees of shards 0 to 3 and 4 to 7.
+    /// `[picks][2][rows]`: the trees of shards 0 to 3 and 4 to 7, of a matrix that has all.
     Halves(&'a mut [f32]),
-    /// `[picks][8][rows]`: every shard.
+    /// `[picks][shards][rows]`: every shard that the matrix has.
     Shards(&'a mut [f32]),
 }
 
@@ -96,7 +98,17 @@ impl Weights {
             _ => Layout::File(bytes),
         };
         let activation = if decoded { Activation::F32 } else { format.info().activation };
-        Ok(Weights { format, rows, columns, row_bytes, activation, layout })
+        Ok(Weights { format, rows, columns, row_bytes, shards: SHARDS, activation, layout })
+    }
+
+    /// The same, whose columns are a part of K of so many of its eight shards: 1, 2, 4 or 8.
+    pub fn of_shards(self, shards: usize) -> Self {
+        Weights { shards, ..self }
+    }
+
+    /// How many of the eight shards of K the columns are.
+    pub fn shards(&self) -> usize {
+        self.shards
     }
 
     /// What its inputs have to be prepared as.
@@ -226,7 +238,7 @@ impl<'a> Task<'a> {
         let (planes, out) = match out {
             Output::Tree(out) => (1, &mut **out),
             Output::Halves(out) => (2, &mut **out),
-            Output::Shards(out) => (8, &mut **out),
+            Output::Shards(out) => (weights.shards, &mut **out),
         };
         // Everything that the kernels' unsafe code relies on.
         let inputs = picks.map_or(x.rows(), <[u32]>::len);
@@ -237,6 +249,8 @@ impl<'a> Task<'a> {
         assert!(whole, "{} rows and {inputs} inputs in {groups} groups", weights.rows);
         let rows = weights.rows / groups;
         assert_eq!(out.len(), inputs * planes * rows, "values of the product");
+        let has_halves = planes != 2 || matches!(weights.shards, 2 | SHARDS);
+        assert!(has_halves, "halves of {} shards", weights.shards);
 
         let inputs = inputs / groups;
         // A loaded weight serves all inputs, so the first input costs as much as several others.
@@ -314,6 +328,7 @@ impl<'a> Task<'a> {
             first_tile,
             tiles,
             rows: self.weights.rows,
+            shards: self.weights.shards,
             groups,
             x,
             picks,
@@ -357,9 +372,9 @@ impl<'a> Task<'a> {
                 let shards = if as_floats {
                     (info.decode)(row_bytes, &mut values);
                     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-                    dot_shards(Format::F32, &bytes, x)
+                    dot_part(Format::F32, &bytes, x, weights.shards)
                 } else {
-                    dot_shards(weights.format, row_bytes, x)
+                    dot_part(weights.format, row_bytes, x, weights.shards)
                 };
                 self.emit(input, row - group, &shards);
             }
@@ -375,13 +390,16 @@ impl<'a> Task<'a> {
             unsafe { self.sink.out.add(index).write(value) }
         };
         let [a, b, c, d, e, f, g, h] = *shards;
+        let shards = &shards[..self.weights.shards];
         match self.sink.planes {
-            1 => put(0, tree8(shards)),
-            2 => {
+            2 if shards.len() == SHARDS => {
                 put(0, tree4(&[a, b, c, d]));
                 put(1, tree4(&[e, f, g, h]));
             }
-            _ => shards.iter().enumerate().for_each(|(plane, &shard)| put(plane, shard)),
+            planes if planes == shards.len() => {
+                shards.iter().enumerate().for_each(|(plane, &shard)| put(plane, shard));
+            }
+            _ => put(0, subtree(shards)),
         }
     }
 }

@@ -263,7 +263,12 @@ impl Exchange for Local {
             let Some(left) = left else {
                 state.ranks[me].is_reforming = false;
                 let missing = state.ranks.iter().position(|seat| !seat.is_reforming);
-                let (rank, found) = (missing.unwrap_or(me), "it did not come back".to_owned());
+                let rank = missing.unwrap_or(me);
+                if state.ranks[rank].is_taken {
+                    let waited_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    return Err(ExchangeError::Late { rank, waited_ms, gate: "new epoch" });
+                }
+                let found = "it did not come back".to_owned();
                 return Err(ExchangeError::Lost { rank, found });
             };
             let waited = self.hub.changed.wait_timeout(state, left);

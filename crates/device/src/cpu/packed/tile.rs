@@ -4,7 +4,7 @@ use super::TILE_ROWS;
 use super::inputs::Inputs;
 use super::layout::{FIELDS, Plan};
 use super::simd::{Simd, TileKernel};
-use ironstar_quant::{SHARDS, shard_blocks};
+use ironstar_quant::{SHARDS, part_blocks};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(crate) struct Sink {
     /// Start of `[at][planes][rows]`.
     pub out: *mut f32,
-    /// 1, 2 or 8.
+    /// 1, or as many as there are shards; 2 of eight shards are the halves.
     pub planes: usize,
     /// Rows of a plane.
     pub rows: usize,
@@ -42,6 +42,8 @@ pub(crate) struct Part<'a> {
     pub tiles: Range<usize>,
     /// Rows of the matrix.
     pub rows: usize,
+    /// How many of the eight shards of K the columns are: 1, 2, 4 or 8.
+    pub shards: usize,
     /// Input row (or pick) j meets the rows of group j mod `groups`.
     pub groups: usize,
     /// Input rows.
@@ -163,8 +165,8 @@ unsafe fn each_vector<S: Simd>(
                 let vector = Vector { part, fields, group, first, lanes: begin..end };
                 // SAFETY: the caller's promise; in the end all shards of every input are there.
                 unsafe {
-                    for first in (0..SHARDS).step_by(step) {
-                        f(&vector, first..(first + step).min(SHARDS), &mut scratch);
+                    for first in (0..part.shards).step_by(step) {
+                        f(&vector, first..(first + step).min(part.shards), &mut scratch);
                     }
                     for (input, shards) in part.inputs.clone().zip(&scratch) {
                         vector.emit::<S>(input, shards);
@@ -190,6 +192,10 @@ impl Vector<'_> {
     #[inline(always)]
     unsafe fn emit<S: Simd>(&self, input: usize, shards: &[MaybeUninit<S::F>; SHARDS]) {
         let (sink, (at, _)) = (&self.part.sink, self.input(input));
+        if self.part.shards != SHARDS {
+            // SAFETY: the caller's promise.
+            return unsafe { self.emit_part::<S>(input, shards) };
+        }
         // SAFETY: the machine has `S`; `put` gets planes that the sink has; the shards are there.
         unsafe {
             let s = shards.as_ptr().cast::<[S::F; SHARDS]>().read();
@@ -209,6 +215,33 @@ impl Vector<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// [`Vector::emit`] for a part of the eight shards: their subtree, or each of them.
+    ///
+    /// # Safety
+    /// As for [`Vector::emit`]; the first `shards` have been written.
+    #[inline(always)]
+    unsafe fn emit_part<S: Simd>(&self, input: usize, shards: &[MaybeUninit<S::F>; SHARDS]) {
+        let (count, (at, _)) = (self.part.shards, self.input(input));
+        // SAFETY: the machine has `S`.
+        let mut s = [unsafe { S::zero() }; SHARDS];
+        for (s, shard) in s.iter_mut().zip(shards).take(count) {
+            // SAFETY: written, by the caller's promise.
+            *s = unsafe { shard.assume_init_read() };
+        }
+        // SAFETY: the machine has `S`; `put` gets planes that the sink has.
+        unsafe {
+            if self.part.sink.planes == count {
+                for (plane, shard) in s.into_iter().enumerate().take(count) {
+                    self.put::<S>(at, plane, shard);
+                }
+                return;
+            }
+            let pair = S::add_f32(s[0], s[1]);
+            let sum = if count == 2 { pair } else { S::add_f32(pair, S::add_f32(s[2], s[3])) };
+            self.put::<S>(at, 0, sum);
         }
     }
 
@@ -289,7 +322,7 @@ unsafe fn int_rows<'a, S: Simd, F: IntFormat, const R: usize>(
     unsafe {
         for shard in shards.clone() {
             let mut acc = [S::zero(); R];
-            for block in shard_blocks(blocks, shard) {
+            for block in part_blocks(blocks, vector.part.shards, shard) {
                 F::step::<S, R>(&vector.fields, block, rows.map(|row| row.add(block)), &mut acc);
             }
             for (to, acc) in to.iter_mut().zip(acc) {
@@ -327,8 +360,8 @@ unsafe fn float_inputs<S: Simd, F: FloatFormat>(
 }
 
 /// Elements of a shard: float shards are cut on 32 elements, the last may be short.
-fn shard_elements(columns: usize, shard: usize) -> Range<usize> {
-    let units = shard_blocks(columns.div_ceil(32), shard);
+fn shard_elements(columns: usize, shards: usize, shard: usize) -> Range<usize> {
+    let units = part_blocks(columns.div_ceil(32), shards, shard);
     (units.start * 32).min(columns)..(units.end * 32).min(columns)
 }
 
@@ -352,7 +385,7 @@ unsafe fn float_rows<'a, S: Simd, F: FloatFormat, const R: usize>(
     // SAFETY: the machine has `S`; elements are below `columns`, as many as values and tile have.
     unsafe {
         for shard in shards.clone() {
-            let elements = shard_elements(x.columns(), shard);
+            let elements = shard_elements(x.columns(), vector.part.shards, shard);
             let mut acc = [[S::zero(); 8]; R];
             let mut k = elements.start;
             while k + 8 <= elements.end {

@@ -1,7 +1,8 @@
 //! The expert sum (spec/deepseek_v4.md 2.8 steps 4 and 5) in the eight cells of DESIGN 5.
 //!
 //! The (row, choice) pairs of the step are sorted by expert, so that each distinct expert is read
-//! once for all its rows; a pair's place in that order is where its products lie.
+//! once for all its rows; a pair's place in that order is where its products lie. A rank that
+//! computes some of the cells leaves out the pairs of experts that it does not hold.
 
 use super::{InputSet, grow};
 use crate::cpu::isa::{Kernel, launch, parts};
@@ -11,8 +12,8 @@ use crate::cpu::product::{Job, Output, Weights, products};
 use crate::cpu::share::Pieces;
 use crate::cpu::store::Ask;
 use crate::cpu::{Cpu, Isa, check, size, weights};
-use crate::{Error, Experts, Ffn, Matrix};
-use ironstar_quant::tree8;
+use crate::{Cells, Error, Experts, Ffn, Matrix};
+use ironstar_quant::{subtree, tree8};
 use std::ops::Range;
 
 const OPERATION: &str = "experts";
@@ -34,32 +35,49 @@ pub(super) struct Scratch {
     shared_up: Vec<f32>,
     inner: InputSet,
     shared_inner: InputSet,
-    /// `[pairs][2][d]`
+    /// `[pairs][2][d]`, or `[pairs][1][d]` where only one half is computed
     halves: Vec<f32>,
-    /// `[n][8][d]`
+    /// `[n][cells][d]`
     shards: Vec<f32>,
     /// 0, 1, 2, ...
     picks: Vec<u32>,
 }
 
-/// Sorts the pairs by expert, and by row inside an expert.
-fn sort_pairs(scratch: &mut Scratch, ids: &[u32], weights: &[f32], top_k: usize, experts: usize) {
+/// Place of a pair whose expert is not held.
+const NOWHERE: u32 = u32::MAX;
+
+/// Sorts the pairs of the experts that are held by expert, and by row inside an expert; gives how
+/// many there are.
+fn sort_pairs(
+    scratch: &mut Scratch,
+    ids: &[u32],
+    weights: &[f32],
+    top_k: usize,
+    held: &Range<usize>,
+) -> usize {
+    let experts = held.len();
+    let local = |id: u32| held.contains(&(id as usize)).then(|| id as usize - held.start);
     let starts = grow(&mut scratch.starts, experts + 2);
     starts.fill(0);
     // Counts two places ahead turn into starts one place ahead, and into ends while pairs are
     // placed.
-    ids.iter().for_each(|id| starts[*id as usize + 2] += 1);
+    ids.iter().filter_map(|id| local(*id)).for_each(|id| starts[id + 2] += 1);
     (2..experts + 2).for_each(|i| starts[i] += starts[i - 1]);
     let places = grow(&mut scratch.places, ids.len());
     let rows = grow(&mut scratch.rows, ids.len());
     let sorted = grow(&mut scratch.weights, ids.len());
     for (pair, id) in ids.iter().enumerate() {
-        let place = &mut starts[*id as usize + 1];
+        let Some(id) = local(*id) else {
+            places[pair] = NOWHERE;
+            continue;
+        };
+        let place = &mut starts[id + 1];
         places[pair] = u32::try_from(*place).expect("checked: pairs fit u32");
         rows[*place] = u32::try_from(pair / top_k).expect("checked: pairs fit u32");
         sorted[*place] = weights[pair];
         *place += 1;
     }
+    starts[experts]
 }
 
 /// `gate = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight`, rows of one width.
@@ -107,46 +125,53 @@ fn activate(
 
 /// Adds the halves of the chosen experts and the shards of the shared expert: cells 4h+g from +0,
 /// experts ascending, the shared shard last, then the tree.
-struct Cells<'a> {
+struct Sum<'a> {
+    cells: Cells,
     ids: &'a [u32],
     places: &'a [u32],
     top_k: usize,
-    experts: usize,
     halves: &'a [f32],
     shards: &'a [f32],
     out: Pieces<'a, f32>,
     width: usize,
 }
 
-impl Kernel for Cells<'_> {
+impl Kernel for Sum<'_> {
     #[inline(always)]
     fn run(&self, _part: usize, rows: Range<usize>) {
         const LANES: usize = 16;
-        let width = self.width;
+        let (width, count) = (self.width, self.cells.count);
+        let (planes, first) = (half_planes(self.cells), self.cells.first % 4);
         for row in rows {
             let ids = &self.ids[row * self.top_k..][..self.top_k];
             let places = &self.places[row * self.top_k..][..self.top_k];
-            let shards = &self.shards[row * 8 * width..][..8 * width];
+            let shards = &self.shards[row * count * width..][..count * width];
             // SAFETY: each row belongs to one part.
             let out = unsafe { self.out.get(row) };
             for start in (0..width).step_by(LANES) {
-                let count = (width - start).min(LANES);
+                let lanes = (width - start).min(LANES);
                 let mut cells = [[0f32; LANES]; 8];
                 let add = |cell: &mut [f32; LANES], from: &[f32]| {
-                    let from = &from[start..][..count];
+                    let from = &from[start..][..lanes];
                     cell.iter_mut().zip(from).for_each(|(cell, v)| *cell += v);
                 };
                 for (id, place) in ids.iter().zip(places) {
-                    let group = expert_group(*id as usize, self.experts);
-                    let halves = &self.halves[*place as usize * 2 * width..][..2 * width];
+                    if *place == NOWHERE {
+                        continue;
+                    }
+                    let group = expert_group(*id as usize, self.cells.experts) - first;
+                    let halves = &self.halves[*place as usize * planes * width..][..planes * width];
                     add(&mut cells[group], &halves[..width]);
-                    add(&mut cells[4 + group], &halves[width..]);
+                    if planes == 2 {
+                        add(&mut cells[4 + group], &halves[width..]);
+                    }
                 }
                 for (cell, shard) in cells.iter_mut().zip(shards.chunks_exact(width)) {
                     add(cell, shard);
                 }
-                for (i, out) in out[start..][..count].iter_mut().enumerate() {
-                    *out = tree8(&cells.map(|cell| cell[i]));
+                for (i, out) in out[start..][..lanes].iter_mut().enumerate() {
+                    let parts = cells.map(|cell| cell[i]);
+                    *out = if count == 8 { tree8(&parts) } else { subtree(&parts[..count]) };
                 }
             }
         }
@@ -156,6 +181,11 @@ impl Kernel for Cells<'_> {
 /// The group g of four whose ids are floor(g E/4) .. floor((g+1) E/4).
 fn expert_group(id: usize, experts: usize) -> usize {
     (1..4).filter(|g| id >= g * experts / 4).count()
+}
+
+/// Planes of a routed expert's last product: both halves, or the one that is computed.
+fn half_planes(cells: Cells) -> usize {
+    if cells.count == 8 { 2 } else { 1 }
 }
 
 struct FfnWeights<'a> {
@@ -193,12 +223,36 @@ impl FfnWeights<'_> {
     }
 }
 
-pub(crate) fn experts(cpu: &mut Cpu, a: &Experts) -> Result<(), Error> {
+/// Refuses matrices that are not the part of the sum that is asked for.
+fn check_cells(
+    cells: Cells,
+    [routed, shared]: [&FfnWeights<'_>; 2],
+    stack: usize,
+) -> Result<Range<usize>, Error> {
+    let halves = if cells.count == 8 { 8 } else { 4 };
+    let held = cells.held();
+    check(
+        OPERATION,
+        cells.is_subtree()
+            && held.len() == stack
+            && routed.down.shards() == halves
+            && shared.down.shards() == cells.count,
+        || {
+            let (routed, shared) = (routed.down.shards(), shared.down.shards());
+            format!("{cells:?} of {stack} experts in {routed} and {shared} shards")
+        },
+        "the experts and shards of the cells",
+    )?;
+    Ok(held)
+}
+
+pub(crate) fn experts(cpu: &mut Cpu, a: &Experts, cells: Cells) -> Result<(), Error> {
     let ask = |operand| Ask { operation: OPERATION, operand };
     let (n, d, stack) = (cpu.rows.len(), a.routed.gate.columns, a.routed.gate.stack);
     let routed = ffn_weights(&cpu.matrices, &a.routed, d, stack)?;
     let shared = ffn_weights(&cpu.matrices, &a.shared, d, 1)?;
     let pairs = size(&[n, a.top_k]);
+    let held = check_cells(cells, [&routed, &shared], stack)?;
     check(
         OPERATION,
         a.top_k > 0 && u32::try_from(pairs).is_ok(),
@@ -208,12 +262,13 @@ pub(crate) fn experts(cpu: &mut Cpu, a: &Experts) -> Result<(), Error> {
     let x = cpu.store.f32(ask("x"), a.x, size(&[n, d]))?;
     let ids = cpu.store.u32(ask("ids"), a.ids, pairs)?;
     let last = ids.iter().max().map_or(0, |id| *id as usize);
-    check(OPERATION, last < stack, || format!("expert {last} of {stack}"), "ids of the stack")?;
+    let all = cells.experts;
+    check(OPERATION, last < all, || format!("expert {last} of {all}"), "ids of the experts")?;
     let weights = cpu.store.f32(ask("weights"), a.weights, pairs)?;
     let mut out = cpu.store.f32_mut(ask("out"), a.out, size(&[n, d]))?;
 
     let scratch = &mut cpu.scratch.experts;
-    sort_pairs(scratch, &ids, &weights, a.top_k, stack);
+    let pairs = sort_pairs(scratch, &ids, &weights, a.top_k, &held);
     let distinct = scratch.starts[..=stack].windows(2).filter(|w| w[0] < w[1]).count();
     cpu.counters.expert_bytes += distinct as u64 * routed.bytes();
     cpu.counters.dense_bytes += shared.bytes();
@@ -233,13 +288,13 @@ pub(crate) fn experts(cpu: &mut Cpu, a: &Experts) -> Result<(), Error> {
     let up = &mut scratch.shared_up[..n * shared_inner];
     activate(&cpu.pool, cpu.isa, [n, shared_inner], a.limit, [&mut *gate, up], None);
     scratch.shared_inner.prepare(&cpu.pool, [shared.down.activation()], gate, [n, shared_inner]);
-    down(&cpu.pool, scratch, all, [n, pairs, stack, d]);
+    down(&cpu.pool, scratch, all, [n, pairs, stack, d], half_planes(cells));
 
-    let kernel = Cells {
+    let kernel = Sum {
+        cells,
         ids: &ids,
         places: &scratch.places,
         top_k: a.top_k,
-        experts: stack,
         halves: &scratch.halves,
         shards: &scratch.shards,
         out: Pieces::new(&mut out, d),
@@ -284,29 +339,31 @@ fn gate_and_up(
     products(pool, &mut jobs);
 }
 
-/// The last product, routed experts in halves, the shared one in shards.
+/// The last product, routed experts in halves (or the one half), the shared one in shards.
 fn down(
     pool: &Pool,
     scratch: &mut Scratch,
     [routed, shared]: [&FfnWeights<'_>; 2],
     [n, pairs, stack, d]: [usize; 4],
+    planes: usize,
 ) {
     let places = grow_places(&mut scratch.picks, pairs);
     let mut jobs = Vec::new();
-    let mut rest = grow(&mut scratch.halves, pairs * 2 * d);
+    let mut rest = grow(&mut scratch.halves, pairs * planes * d);
     for expert in 0..stack {
         let range = scratch.starts[expert]..scratch.starts[expert + 1];
         if range.is_empty() {
             continue;
         }
         let out;
-        (out, rest) = rest.split_at_mut(range.len() * 2 * d);
+        (out, rest) = rest.split_at_mut(range.len() * planes * d);
         let x = scratch.inner.get(routed.down.activation());
-        let (weights, out) = (routed.down, Output::Halves(out));
+        let out = if planes == 2 { Output::Halves(out) } else { Output::Tree(out) };
+        let weights = routed.down;
         jobs.push(Job { weights, stack: expert, groups: 1, x, picks: Some(&places[range]), out });
     }
     let x = scratch.shared_inner.get(shared.down.activation());
-    let out = Output::Shards(grow(&mut scratch.shards, n * 8 * d));
+    let out = Output::Shards(grow(&mut scratch.shards, n * shared.down.shards() * d));
     jobs.push(Job { weights: shared.down, stack: 0, groups: 1, x, picks: None, out });
     products(pool, &mut jobs);
 }
