@@ -148,8 +148,9 @@ impl<S: Source> Scheduler<S> {
     }
 
     /// Takes a request into the queue, or refuses it; either is told to the sink.
-    pub fn submit(&mut self, id: RequestId, request: Request, mut sink: Sink) {
-        match self.check(&request) {
+    pub fn submit(&mut self, id: RequestId, mut request: Request, mut sink: Sink) {
+        let checked = self.check(&request).map(|plan| self.by_text(&mut request).unwrap_or(plan));
+        match checked {
             Err(failure) => {
                 let stats = Stats { prompt: request.prompt.len(), ..Stats::default() };
                 sink(Event::Failed { failure, stats });
@@ -175,11 +176,37 @@ impl<S: Source> Scheduler<S> {
         self.publish();
     }
 
+    /// Gives a request other tokens of the same text where that saves work, and what it needs then.
+    fn by_text(&mut self, request: &mut Request) -> Option<(usize, u64)> {
+        if !request.is_text || request.prompt_logprobs.is_some() {
+            return None;
+        }
+        let known = guarded(|| Ok(self.source.same_text(&request.prompt))).ok()??;
+        let given = std::mem::replace(&mut request.prompt, known);
+        let plan = self.check(request).ok();
+        if plan.is_none() {
+            request.prompt = given;
+        }
+        plan
+    }
+
     /// Ends a request before the next step.
     pub fn cancel(&mut self, id: RequestId) {
         let waiting = self.queue.iter().filter(|w| w.id == id).map(|w| &w.request);
         let active = self.active.iter().filter(|a| a.id == id).map(|a| &a.request);
         waiting.chain(active).for_each(|request| request.cancel.raise());
+    }
+
+    /// Most tokens of a session whose memory may be had; 0 if there is none for any.
+    pub fn session_tokens_max(&self) -> usize {
+        let fits = |tokens| self.source.session_bytes(tokens) <= self.limits.session_bytes;
+        let (mut most, mut beyond) = (0, self.limits.context.saturating_add(1));
+        // More tokens never take less memory.
+        while beyond - most > 1 {
+            let middle = most + (beyond - most) / 2;
+            *(if fits(middle) { &mut most } else { &mut beyond }) = middle;
+        }
+        most
     }
 
     /// Tokens and bytes that a request needs, if it can be answered at all.

@@ -26,6 +26,7 @@ pub struct Client {
     commands: SyncSender<Command>,
     next: Arc<AtomicU64>,
     status: Arc<Mutex<Status>>,
+    session_tokens_max: usize,
 }
 
 /// Starts the thread. It ends after [`Client::stop`], or when all clients are gone and all is
@@ -37,9 +38,10 @@ where
 {
     let (commands, received) = mpsc::sync_channel(COMMANDS_MAX);
     let status = scheduler.shared_status();
+    let session_tokens_max = scheduler.session_tokens_max();
     let body = move || run(scheduler, &received);
     let thread = std::thread::Builder::new().name("scheduler".into()).spawn(body)?;
-    Ok((Client { commands, next: Arc::default(), status }, thread))
+    Ok((Client { commands, next: Arc::default(), status, session_tokens_max }, thread))
 }
 
 fn run<S: Source>(mut scheduler: Scheduler<S>, received: &mpsc::Receiver<Command>) -> S {
@@ -105,6 +107,13 @@ impl Client {
     /// Ends all requests and the thread.
     pub fn stop(&self) {
         let _gone = self.commands.send(Command::Stop);
+    }
+
+    /// Most tokens of prompt and answer whose memory a request may have: a longer one fails, and who
+    /// asks here first can say so before anything else.
+    #[must_use]
+    pub fn session_tokens_max(&self) -> usize {
+        self.session_tokens_max
     }
 
     /// What the scheduler is doing, as of its last turn.
