@@ -1,0 +1,139 @@
+//! A rank of a group, whatever carries it: what `ironstar_device::Exchange` asks for, over the
+//! gates of the epoch that lives and the rendezvous that makes the next one.
+
+use crate::control::{Hub, Member, Settings, Transport};
+use crate::error::Error;
+use crate::mesh::Mesh;
+use crate::profile::GateProfile;
+use ironstar_device::{Exchange, ExchangeError, GateCounts, GateKind};
+use std::net::SocketAddr;
+
+/// One rank's end of a group over real links.
+pub struct Cluster {
+    role: Role,
+    mesh: Mesh,
+    /// Of the epochs before.
+    counts: GateCounts,
+    profile: GateProfile,
+    committed: u64,
+}
+
+enum Role {
+    Hub(Box<Hub>),
+    Member(Box<Member>),
+}
+
+impl Cluster {
+    /// Rank 0 of a group whose port is open: waits for the others.
+    pub fn lead(mut hub: Hub) -> Result<Self, Error> {
+        let (mesh, committed) = hub.form(0)?;
+        Ok(Self::new(Role::Hub(Box::new(hub)), mesh, committed))
+    }
+
+    /// Another rank: joins the group at `hub`.
+    pub fn join(mut member: Member) -> Result<Self, Error> {
+        let (mesh, committed) = member.form(0)?;
+        Ok(Self::new(Role::Member(Box::new(member)), mesh, committed))
+    }
+
+    /// Opens rank 0's port; [`Hub::address`] says where. Then start the others, and
+    /// [`Cluster::lead`].
+    pub fn bind(
+        address: SocketAddr,
+        ranks: usize,
+        transport: Transport,
+        settings: Settings,
+    ) -> Result<Hub, Error> {
+        Hub::bind(address, ranks, transport, settings)
+    }
+
+    /// Where the time of gates went, over all epochs.
+    #[must_use]
+    pub fn profile(&self) -> GateProfile {
+        let mut sum = self.profile;
+        for kind in GateKind::ALL {
+            sum.add(kind, *self.mesh.profile().of(kind));
+        }
+        sum
+    }
+
+    /// The last step that all ranks had committed when this epoch began.
+    #[must_use]
+    pub fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    /// [`Exchange::reform`] for those who count committed steps: this rank's last goes in, and
+    /// [`Cluster::committed`] then says the last that all ranks have.
+    pub fn reform_from(&mut self, committed: u64) -> Result<u64, ExchangeError> {
+        let rank = self.rank();
+        if self.mesh.watch().error().is_none() {
+            self.abort("the group is formed again");
+        }
+        let formed = match &mut self.role {
+            Role::Hub(hub) => hub.form(committed),
+            Role::Member(member) => member.form(committed),
+        };
+        // Nobody else is known to be at fault: who was missing stands in the text.
+        let other = usize::from(rank == 0);
+        let (mesh, committed) = formed
+            .map_err(|error| ExchangeError::Lost { rank: other, found: error.to_string() })?;
+        let old = std::mem::replace(&mut self.mesh, mesh);
+        for kind in GateKind::ALL {
+            self.counts.gates[kind as usize] += old.counts().gates[kind as usize];
+            self.counts.bytes[kind as usize] += old.counts().bytes[kind as usize];
+            self.profile.add(kind, *old.profile().of(kind));
+        }
+        self.committed = committed;
+        Ok(self.epoch())
+    }
+
+    fn new(role: Role, mesh: Mesh, committed: u64) -> Self {
+        let (counts, profile) = (GateCounts::default(), GateProfile::default());
+        Self { role, mesh, counts, profile, committed }
+    }
+}
+
+impl Exchange for Cluster {
+    fn rank(&self) -> usize {
+        self.mesh.place().rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.mesh.place().ranks
+    }
+
+    fn post(&mut self, gate: GateKind, mine: &[u8]) -> Result<(), ExchangeError> {
+        self.mesh.post(gate, mine)
+    }
+
+    fn wait(&mut self, all: &mut [u8]) -> Result<(), ExchangeError> {
+        self.mesh.wait(all)
+    }
+
+    fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), ExchangeError> {
+        self.mesh.broadcast(bytes)
+    }
+
+    fn abort(&mut self, reason: &str) {
+        let (rank, reason) = (self.rank(), reason.to_string());
+        self.mesh.watch().fail(ExchangeError::Aborted { rank, reason });
+    }
+
+    fn reform(&mut self) -> Result<u64, ExchangeError> {
+        self.reform_from(self.committed)
+    }
+
+    fn epoch(&self) -> u64 {
+        u64::from(self.mesh.place().epoch)
+    }
+
+    fn counts(&self) -> GateCounts {
+        let (mut sum, live) = (self.counts, self.mesh.counts());
+        for kind in GateKind::ALL {
+            sum.gates[kind as usize] += live.gates[kind as usize];
+            sum.bytes[kind as usize] += live.bytes[kind as usize];
+        }
+        sum
+    }
+}

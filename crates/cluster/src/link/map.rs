@@ -1,0 +1,66 @@
+//! Memory that two processes share. All unsafe code of this crate is here.
+
+use memmap2::MmapRaw;
+use std::fs::File;
+use std::sync::atomic::AtomicU64;
+
+/// A shared mapping of a whole file. Nothing in it is ever a Rust reference to plain bytes: the
+/// other process may write at any time, so bytes are copied in and out, and counters are atomics.
+pub(super) struct SharedMap {
+    map: MmapRaw,
+}
+
+impl SharedMap {
+    /// Maps `file`, which nobody may shorten while the map lives (it is made by one of the two
+    /// ends and unlinked as soon as both have it).
+    pub fn new(file: &File) -> std::io::Result<Self> {
+        Ok(Self { map: MmapRaw::map_raw(file)? })
+    }
+
+    /// Bytes of the map.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// The counter at `offset`, which is a multiple of 8 inside of the map.
+    pub fn counter(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.map.len(), "a counter of the map");
+        // SAFETY: the eight bytes are inside the map (checked above) and aligned, since maps begin
+        // at a page; they live as long as `self`, and both processes use them only as atomics.
+        unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
+    }
+
+    /// Copies `bytes` to `offset`.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(self.inside(offset, bytes.len()), "a range of the map");
+        // SAFETY: the range is inside the map (checked above) and `bytes` is memory of this
+        // process. The reader looks at it only after a counter said so; one that does not keep
+        // to that sees a wrong checksum, and nothing in this process refers to these bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.map.as_mut_ptr().add(offset),
+                bytes.len(),
+            );
+        }
+    }
+
+    /// Copies from `offset` to `into`. What another process writes meanwhile may be torn: the
+    /// caller checks what it got.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(self.inside(offset, into.len()), "a range of the map");
+        // SAFETY: the range is inside the map (checked above) and `into` is memory of this
+        // process alone; any bytes are valid.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.map.as_ptr().add(offset),
+                into.as_mut_ptr(),
+                into.len(),
+            );
+        }
+    }
+
+    fn inside(&self, offset: usize, bytes: usize) -> bool {
+        offset.checked_add(bytes).is_some_and(|end| end <= self.map.len())
+    }
+}

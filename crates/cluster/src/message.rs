@@ -1,0 +1,156 @@
+//! The header of every message between two ranks, and the checksum over it and the payload.
+//!
+//! 64 bytes, little-endian: magic (4), epoch (4), class (4), part (4), parts (4), payload length
+//! (4), bytes of the whole exchange (8), number of the exchange (8), number of the message on its
+//! link (8), zero (8), checksum (8). Everything is checked on every message: a lost, repeated,
+//! late or damaged one is found before a number of it is used.
+
+use std::fmt;
+
+/// Bytes in front of every payload.
+pub const HEADER_BYTES: usize = 64;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"IRG1");
+/// Where the checksum stands: the last eight bytes of the header.
+const SUM_AT: usize = HEADER_BYTES - 8;
+
+/// What a message says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The group's epoch.
+    pub epoch: u32,
+    /// What is exchanged: the number of a `GateKind`, [`Header::BROADCAST`] or [`Header::ACK`].
+    pub class: u32,
+    /// Which part of the exchange this is, from 0.
+    pub part: u32,
+    /// How many parts it has.
+    pub parts: u32,
+    /// Bytes of the whole exchange.
+    pub total: u64,
+    /// Number of the exchange in its epoch, from 1.
+    pub exchange: u64,
+    /// Number of the message on its link and direction, from 1.
+    pub sequence: u64,
+}
+
+/// What is wrong with the bytes of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Shorter than a header, or its length is not that of the payload.
+    Length {
+        /// Bytes that came.
+        found: usize,
+    },
+    /// Not a message of gates, or of another version of them.
+    Magic,
+    /// The checksum of what came is not the one that it carries.
+    Sum,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damage::Length { found } => write!(f, "a message cut to {found} bytes"),
+            Damage::Magic => f.write_str("bytes that are no message"),
+            Damage::Sum => f.write_str("a message with a wrong checksum"),
+        }
+    }
+}
+
+impl Header {
+    /// Class of rank 0's bytes to all.
+    pub const BROADCAST: u32 = 16;
+    /// Class of the empty answer to each part of them.
+    pub const ACK: u32 = 17;
+
+    /// The 64 bytes that go in front of `payload`.
+    #[must_use]
+    pub fn seal(&self, payload: &[u8]) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let length = u32::try_from(payload.len()).expect("a message is far below 4 GiB");
+        let words = [MAGIC, self.epoch, self.class, self.part, self.parts, length];
+        for (at, word) in words.into_iter().enumerate() {
+            bytes[4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        for (at, word) in [self.total, self.exchange, self.sequence].into_iter().enumerate() {
+            bytes[24 + 8 * at..32 + 8 * at].copy_from_slice(&word.to_le_bytes());
+        }
+        let sum = message_sum(&bytes, payload);
+        bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// Checks a message and takes it apart.
+    pub fn open(message: &[u8]) -> Result<(Self, &[u8]), Damage> {
+        let Some((head, payload)) = message.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(Damage::Length { found: message.len() });
+        };
+        let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+        let long =
+            |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+        if word(0) != MAGIC {
+            return Err(Damage::Magic);
+        }
+        if u64::from(word(20)) != payload.len() as u64 {
+            return Err(Damage::Length { found: message.len() });
+        }
+        let mut unsummed = *head;
+        unsummed[SUM_AT..].fill(0);
+        if long(SUM_AT) != message_sum(&unsummed, payload) {
+            return Err(Damage::Sum);
+        }
+        let header = Header {
+            epoch: word(4),
+            class: word(8),
+            part: word(12),
+            parts: word(16),
+            total: long(24),
+            exchange: long(32),
+            sequence: long(40),
+        };
+        Ok((header, payload))
+    }
+}
+
+fn message_sum(head: &[u8; HEADER_BYTES], payload: &[u8]) -> u64 {
+    // The payload's places follow those of the sixteen words before it.
+    placed_sum(head, 0).wrapping_add(placed_sum(payload, HEADER_BYTES as u64 / 4))
+}
+
+/// Sum of the 32-bit words of `bytes`, each times `2 * place + 1`, modulo 2^64; `first` is the
+/// place of the first. Any single wrong word and any two words that changed places give another
+/// sum (a difference below 2^32 times a factor below 2^32 is no multiple of 2^64), and it does not
+/// matter in which order a device adds. A last word is filled with zeros; lengths are checked
+/// apart.
+#[must_use]
+pub fn placed_sum(bytes: &[u8], first: u64) -> u64 {
+    // Four lanes, so that the compiler can use vectors.
+    const STRIDE: usize = 16;
+    let mut lanes = [0_u64; 4];
+    let mut place = first;
+    let chunks = bytes.chunks_exact(STRIDE);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, word) in chunk.as_chunks::<4>().0.iter().enumerate() {
+            lanes[lane] = lanes[lane].wrapping_add(product(*word, place + lane as u64));
+        }
+        place += 4;
+    }
+    let mut sum = lanes.into_iter().fold(0, u64::wrapping_add);
+    for word in rest.chunks(4) {
+        let mut filled = [0; 4];
+        filled[..word.len()].copy_from_slice(word);
+        sum = sum.wrapping_add(product(filled, place));
+        place += 1;
+    }
+    sum
+}
+
+/// A word times its factor. The factor is kept to 32 bits, as it is in any message below 8 GiB, so
+/// that vectors have an instruction for it.
+fn product(word: [u8; 4], place: u64) -> u64 {
+    u64::from(u32::from_le_bytes(word)) * ((2 * place + 1) & 0xffff_ffff)
+}
+
+#[cfg(test)]
+mod tests;
