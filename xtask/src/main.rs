@@ -9,6 +9,7 @@ mod clients;
 mod fuzz;
 mod kernel_check;
 mod metal_check;
+mod peer_bench;
 mod tidy;
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +25,8 @@ cargo xtask kernel-check
     The CUDA kernels through NVRTC for every architecture, with registers and spills; no GPU.
 cargo xtask metal-check
     The Metal spelling of the kernels through clang's front end; no Mac.
+cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N]
+    Our binary and the CPU engine that people use, on the same files, in processor seconds.
 cargo xtask fuzz [--target NAME] [--seconds N] [--seed N] [--list] [--export DIR]
     Mutated inputs for every parser of outside bytes; docs/testing.md says more.";
 
@@ -48,6 +51,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["tidy", "--root", folder] => tidy::run(&PathBuf::from(folder)),
         ["kernel-check"] => kernel_check::run(&root),
         ["metal-check"] => metal_check::run(&root),
+        ["peer-bench", rest @ ..] => peer_bench::run(&root, rest),
         ["fuzz", rest @ ..] => fuzz::run(&root, rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");

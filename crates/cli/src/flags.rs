@@ -1,9 +1,11 @@
 //! The command line: one table of commands and flags. Help, the manual page and shell completions
 //! are generated from it, so a flag that is not here does not exist.
 
+mod bench;
 mod serve;
 mod steer;
 
+pub use bench::{Bench, Fill, Sweep as BenchSweep};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use serve::{Replay, Serve, ThinkingName};
 use std::path::PathBuf;
@@ -49,6 +51,8 @@ pub enum Command {
     Perplexity(Perplexity),
     /// Score a model on a file of cases
     Eval(Eval),
+    /// Measure how fast a model reads and answers at growing depths
+    Bench(Box<Bench>),
     /// Make and try directions that steer a model
     #[command(subcommand)]
     Steer(Steer),
@@ -224,6 +228,8 @@ pub enum IsaName {
     Avx2,
     /// AVX-512 with VNNI.
     Avx512,
+    /// Arm's dot products.
+    Neon,
 }
 
 /// How matrices are multiplied.

@@ -62,6 +62,7 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
             IsaName::Scalar => Isa::Scalar,
             IsaName::Avx2 => Isa::Avx2,
             IsaName::Avx512 => Isa::Avx512,
+            IsaName::Neon => Isa::Neon,
         }),
         step_rows: flags.prefill_chunk,
         float_products: flags.numerics != Numerics::Quantized,

@@ -4,6 +4,7 @@
 
 mod answer;
 mod asking;
+mod bandwidth;
 mod commands;
 mod debug;
 mod eval_cases;
@@ -59,6 +60,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Steer(flags) => commands::steer::run(&flags),
         Command::Perplexity(flags) => commands::perplexity::run(&flags),
         Command::Eval(flags) => commands::eval::run(&flags),
+        Command::Bench(flags) => commands::bench::run(*flags),
         Command::Man => {
             let mut page = Vec::new();
             man_page(&mut page).map_err(|error| Failure::output(&error))?;

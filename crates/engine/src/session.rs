@@ -145,6 +145,40 @@ impl Session {
         Ok(Snapshot { tokens: self.timeline[..].into(), position, state, identity, logits })
     }
 
+    /// Becomes a session that has these tokens, with random rows for a state instead of what
+    /// reading them would give: for measuring speed at a depth. Nothing of it is kept for others.
+    pub fn fill_random(
+        &mut self,
+        engine: &mut Engine,
+        tokens: &[u32],
+        seed: u64,
+    ) -> Result<(), Error> {
+        self.check_tokens(engine, tokens)?;
+        self.restored = None;
+        if let Err(error) =
+            self.state_mut().fill_random(engine.backend.as_mut(), tokens.len(), seed)
+        {
+            self.recover();
+            return Err(error.into());
+        }
+        self.is_foreign = true;
+        self.timeline = tokens.to_vec();
+        self.logits_at = 0;
+        Ok(())
+    }
+
+    /// Bytes of its state at this moment.
+    #[must_use]
+    pub fn state_bytes(&self) -> u64 {
+        self.state().live_bytes()
+    }
+
+    /// Bytes of its state that the next token reads.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.state().read_bytes()
+    }
+
     /// Becomes what a snapshot holds, of this session or of another one of the same model;
     /// evaluates nothing.
     pub fn restore(&mut self, engine: &mut Engine, snapshot: &Snapshot) -> Result<(), Error> {

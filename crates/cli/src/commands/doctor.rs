@@ -4,17 +4,12 @@ use super::synth::{bytes_of, kind_of};
 use crate::commands::gib;
 use crate::failure::Failure;
 use crate::flags::{Doctor, SynthMix};
-use crate::{loading, print};
+use crate::{bandwidth, loading, print};
 use ironstar_device::{CudaConfig, CudaDevice, Isa, cuda_devices, cuda_read_bandwidth};
 use ironstar_model::deepseek_v4::{known, tensor_specs};
 use ironstar_model::{Model, Options, Shape};
 use std::fmt::Write as _;
-use std::time::Instant;
 
-/// Bytes that the processor's bandwidth is measured on: more than any of its caches.
-const PROBE_BYTES: usize = 1 << 30;
-/// Passes over them; the fastest counts, since other programs only slow it down.
-const PASSES: usize = 4;
 /// Contexts that are planned for, shortest first.
 const CONTEXTS: [usize; 5] = [8192, 32_768, 131_072, 262_144, 1_048_576];
 /// What must be left over: the system's part of host memory, the driver's part of a card.
@@ -51,7 +46,7 @@ pub fn run(flags: &Doctor) -> Result<(), Failure> {
     let host = Host {
         cores: loading::cores(),
         memory: host_memory(),
-        bandwidth: host_bandwidth(loading::cores()),
+        bandwidth: bandwidth::of_host(loading::cores()),
     };
     let cards = match cuda_devices() {
         Ok(devices) => Ok(devices.into_iter().map(|device| measured(device, flags)).collect()),
@@ -233,42 +228,6 @@ fn json(host: &Host, cards: &Result<Vec<Card>, String>, plans: &[Plan]) -> serde
 
 fn rate(bytes_per_second: f64) -> String {
     format!("{:.1} GB/s", bytes_per_second / 1e9)
-}
-
-/// Bytes a second at which all cores together read memory.
-fn host_bandwidth(cores: usize) -> f64 {
-    // Written, so that every page is there: untouched pages are all the same page of zeros.
-    let data: Vec<u64> = (0..PROBE_BYTES as u64 / 8).collect();
-    let part = data.len().div_ceil(cores.max(1));
-    let pass = || {
-        let begun = Instant::now();
-        let sum = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                data.chunks(part).map(|part| scope.spawn(move || checksum(part))).collect();
-            threads.into_iter().map(|t| t.join().expect("adding does not panic")).fold(0, xor)
-        });
-        std::hint::black_box(sum);
-        begun.elapsed().as_secs_f64()
-    };
-    let fastest = (0..PASSES).map(|_| pass()).fold(f64::INFINITY, f64::min);
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let bytes = PROBE_BYTES as f64;
-    bytes / fastest
-}
-
-fn xor(a: u64, b: u64) -> u64 {
-    a ^ b
-}
-
-/// Eight sums, so that no addition waits for the one before.
-fn checksum(part: &[u64]) -> u64 {
-    let mut sums = [0u64; 8];
-    for eight in part.chunks_exact(8) {
-        for (sum, value) in sums.iter_mut().zip(eight) {
-            *sum ^= value;
-        }
-    }
-    sums.into_iter().fold(0, xor)
 }
 
 /// Bytes that this process may use: the machine's, or a container's limit.

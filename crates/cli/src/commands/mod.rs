@@ -1,5 +1,6 @@
 //! One file a command, and the few things that several of them need.
 
+pub mod bench;
 pub mod doctor;
 pub mod eval;
 pub mod inspect;

@@ -13,11 +13,13 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL, VNNI and VBMI.
     Avx512,
+    /// Arm with the dot product extension.
+    Neon,
 }
 
 impl Isa {
     /// All instruction sets, slowest first.
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon];
 
     /// Those that this machine has, slowest first.
     pub fn available() -> impl Iterator<Item = Isa> {
@@ -37,6 +39,7 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Neon => "neon",
         }
     }
 
@@ -56,10 +59,15 @@ impl Isa {
         );
         #[cfg(not(target_arch = "x86_64"))]
         let (avx2, avx512) = (false, false);
+        #[cfg(target_arch = "aarch64")]
+        let neon = std::arch::is_aarch64_feature_detected!("dotprod");
+        #[cfg(not(target_arch = "aarch64"))]
+        let neon = false;
         match self {
             Isa::Scalar => true,
             Isa::Avx2 => avx2,
             Isa::Avx512 => avx2 && avx512,
+            Isa::Neon => neon,
         }
     }
 
@@ -115,8 +123,7 @@ fn call(isa: Isa, kernel: &impl Kernel, part: usize, items: Range<usize>) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Isa::Avx512 => unsafe { call_avx512(kernel, part, items) },
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 => kernel.run(part, items),
+        _ => kernel.run(part, items),
     }
 }
 

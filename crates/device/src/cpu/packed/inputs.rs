@@ -203,8 +203,7 @@ fn quantise(isa: Isa, blocks: &mut Blocks<'_>) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` above `Scalar` is only made for a machine that has it.
         Isa::Avx2 | Isa::Avx512 => unsafe { quantise_avx2(blocks) },
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 => quantise_blocks(blocks, round_scalar, weave_scalar),
+        _ => quantise_blocks(blocks, round_scalar, weave_scalar),
     }
 }
 

@@ -23,6 +23,8 @@ mod avx512;
 pub(super) mod inputs;
 pub(super) mod layout;
 mod narrow;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod simd;
 mod supers;
 pub(super) mod tile;
@@ -50,12 +52,16 @@ pub(crate) fn kernel(isa: Isa, format: Format) -> Option<TileFn> {
         Isa::Avx2 => Some(of_format::<avx2::Avx2>(format)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => Some(of_format::<avx512::Avx512>(format)),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 => None,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => Some(of_format::<neon::Neon>(format)),
+        _ => None,
     }
 }
 
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no vectors there yet"))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    expect(dead_code, reason = "no vectors there yet")
+)]
 fn of_format<S: Simd>(format: Format) -> TileFn {
     match format {
         Format::F32 => float_tiles::<S, narrow::F32>,

@@ -478,8 +478,7 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         Isa::Avx2 => run::<Avx2, 1, 4>(&cpu.pool, cpu.isa, parts, items, plan),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => run::<Avx512, 4, 4>(&cpu.pool, cpu.isa, parts, items, plan),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 => run::<[f32; 16], 1, 1>(&cpu.pool, cpu.isa, parts, items, plan),
+        _ => run::<[f32; 16], 1, 1>(&cpu.pool, cpu.isa, parts, items, plan),
     }
     Ok(())
 }

@@ -323,8 +323,7 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
             Isa::Avx2 => score::<Avx2>(&cpu.pool, cpu.isa, scores),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => score::<Avx512>(&cpu.pool, cpu.isa, scores),
-            #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => score::<Portable>(&cpu.pool, cpu.isa, scores),
+            _ => score::<Portable>(&cpu.pool, cpu.isa, scores),
         }
         let cut = parts(&cpu.pool, rows, 16 * visible_max);
         let kernel = Choose {

@@ -1,0 +1,303 @@
+//! Arm with the dot product extension (Apple M1 and later, Graviton 2 and later): four lanes.
+//!
+//! The standard library's functions for these instructions are not stable, so they are written as
+//! assembly; everything else is intrinsics.
+
+use super::simd::{Codes, GRID_BYTES, Simd, TileKernel};
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// Four rows in a vector.
+pub(crate) struct Neon;
+
+/// `acc` plus, in each lane, the dot of its four signed bytes with bytes `4 LANE..4 LANE + 4` of
+/// `x`.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn dot_lane<const LANE: usize>(acc: int32x4_t, codes: int32x4_t, x: int8x16_t) -> int32x4_t {
+    let mut sum = acc;
+    // SAFETY: the machine has the extension by the caller's promise; only registers are touched.
+    unsafe {
+        asm!(
+            "sdot {sum:v}.4s, {codes:v}.16b, {x:v}.4b[{lane}]",
+            sum = inout(vreg) sum,
+            codes = in(vreg) codes,
+            x = in(vreg) x,
+            lane = const LANE,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
+
+/// Four groups of codes with sixteen bytes.
+#[inline]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn dot_groups(acc: int32x4_t, codes: [int32x4_t; 4], x: int8x16_t) -> int32x4_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let acc = dot_lane::<0>(acc, codes[0], x);
+        let acc = dot_lane::<1>(acc, codes[1], x);
+        let acc = dot_lane::<2>(acc, codes[2], x);
+        dot_lane::<3>(acc, codes[3], x)
+    }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn bytes(a: int32x4_t) -> uint8x16_t {
+    vreinterpretq_u8_s32(a)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn lanes(a: uint8x16_t) -> int32x4_t {
+    vreinterpretq_s32_u8(a)
+}
+
+impl Simd for Neon {
+    const LANES: usize = 4;
+    const INT_ROWS: usize = 4;
+    const FLOAT_ROWS: usize = 2;
+    type I = int32x4_t;
+    type F = float32x4_t;
+
+    #[target_feature(enable = "neon,dotprod")]
+    unsafe fn enter(kernel: impl TileKernel) {
+        // SAFETY: the caller's promise.
+        unsafe { kernel.run::<Self>() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn load(from: *const u8) -> int32x4_t {
+        // SAFETY: 16 readable bytes by the caller's promise.
+        lanes(unsafe { vld1q_u8(from) })
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn broadcast(from: *const u8) -> int32x4_t {
+        // SAFETY: 4 readable bytes by the caller's promise.
+        vdupq_n_s32(unsafe { from.cast::<i32>().read_unaligned() })
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn splat(value: i32) -> int32x4_t {
+        vdupq_n_s32(value)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn table(table: &[u8; 16]) -> int32x4_t {
+        // SAFETY: the array has the 16 bytes.
+        lanes(unsafe { vld1q_u8(table.as_ptr()) })
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn and(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        vandq_s32(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn or(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        vorrq_s32(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn xor(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        veorq_s32(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn shr(a: int32x4_t, by: i32) -> int32x4_t {
+        let shifted = vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-by));
+        vreinterpretq_s32_u32(shifted)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn shl(a: int32x4_t, by: i32) -> int32x4_t {
+        vshlq_s32(a, vdupq_n_s32(by))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn signed_byte(a: int32x4_t, index: i32) -> int32x4_t {
+        vshrq_n_s32::<24>(vshlq_s32(a, vdupq_n_s32(24 - 8 * index)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn even_bytes(a: int32x4_t) -> int32x4_t {
+        let halves = vreinterpretq_s16_s32(a);
+        vreinterpretq_s32_s16(vshrq_n_s16::<8>(vshlq_n_s16::<8>(halves)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn odd_bytes(a: int32x4_t) -> int32x4_t {
+        vreinterpretq_s32_s16(vshrq_n_s16::<8>(vreinterpretq_s16_s32(a)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn lookup(table: int32x4_t, a: int32x4_t) -> int32x4_t {
+        lanes(vqtbl1q_u8(bytes(table), bytes(a)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn add_signed(base: int32x4_t, a: int32x4_t, signs: int32x4_t, bit: i32) -> int32x4_t {
+        let minus = vtstq_u8(bytes(signs), vdupq_n_u8(1 << bit));
+        let signed = vsubq_u8(veorq_u8(bytes(a), minus), minus);
+        lanes(vaddq_u8(bytes(base), signed))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn add(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        vaddq_s32(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn mul(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        vmulq_s32(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn madd16(acc: int32x4_t, a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        let (a, b) = (vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b));
+        let low = vmull_s16(vget_low_s16(a), vget_low_s16(b));
+        vaddq_s32(acc, vpaddq_s32(low, vmull_high_s16(a, b)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon,dotprod")]
+    unsafe fn dot16<C: Codes>(acc: int32x4_t, codes: &[int32x4_t; 4], x: *const i8) -> int32x4_t {
+        // The instruction takes signed bytes.
+        const { assert!(C::MAX <= 127) };
+        // SAFETY: 16 readable bytes and the extension by the caller's promise.
+        unsafe { dot_groups(acc, *codes, vld1q_s8(x)) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon,dotprod")]
+    unsafe fn dot32_signed(codes: &[int32x4_t; 8], x: &[i8; 32], _: &[i16; 2]) -> int32x4_t {
+        let [a, b, c, d, e, f, g, h] = *codes;
+        // SAFETY: `x` has 32 bytes; the extension by the caller's promise.
+        unsafe {
+            let sum = dot_groups(vdupq_n_s32(0), [a, b, c, d], vld1q_s8(x.as_ptr()));
+            dot_groups(sum, [e, f, g, h], vld1q_s8(x.as_ptr().add(16)))
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn grid(indices: int32x4_t) -> [int32x4_t; 2] {
+        let index = bytes(indices);
+        let mut halves = [indices; 2];
+        for (half, table) in halves.iter_mut().zip(&GRID_BYTES) {
+            // An index beyond the 64 bytes of a quarter leaves what is there.
+            let mut found = vdupq_n_u8(0);
+            for (quarter, first) in table.as_chunks::<64>().0.iter().zip([0u8, 64, 128, 192]) {
+                // SAFETY: the quarter has 64 bytes.
+                let quarter = unsafe { vld1q_u8_x4(quarter.as_ptr()) };
+                found = vqtbx4q_u8(found, quarter, vsubq_u8(index, vdupq_n_u8(first)));
+            }
+            *half = lanes(found);
+        }
+        halves
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn zero() -> float32x4_t {
+        vdupq_n_f32(0.0)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn splat_f32(value: f32) -> float32x4_t {
+        vdupq_n_f32(value)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn from_i32(a: int32x4_t) -> float32x4_t {
+        vcvtq_f32_s32(a)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn add_f32(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        vaddq_f32(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn mul_f32(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        vmulq_f32(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn fma(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        vfmaq_f32(c, a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn fms(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        vfmaq_f32(vnegq_f32(c), a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn load_f32(from: *const u8) -> float32x4_t {
+        // SAFETY: 16 readable bytes by the caller's promise.
+        vreinterpretq_f32_u8(unsafe { vld1q_u8(from) })
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn load_f16(from: *const u8) -> float32x4_t {
+        // SAFETY: 8 readable bytes by the caller's promise.
+        vcvt_f32_f16(vreinterpret_f16_u8(unsafe { vld1_u8(from) }))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn load_bf16(from: *const u8) -> float32x4_t {
+        // SAFETY: 8 readable bytes by the caller's promise.
+        let halves = vreinterpret_u16_u8(unsafe { vld1_u8(from) });
+        vreinterpretq_f32_u32(vshll_n_u16::<16>(halves))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn load_half_e8m0(from: *const u8) -> float32x4_t {
+        // SAFETY: 4 readable bytes by the caller's promise.
+        let four = vdup_n_u32(unsafe { from.cast::<u32>().read_unaligned() });
+        let e = vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(four))));
+        let normal = vshlq_n_u32::<23>(vsubq_u32(e, vdupq_n_u32(1)));
+        // The halves of 2^-127 and 2^-126 are subnormal.
+        let tiny = vshlq_u32(vdupq_n_u32(0x0020_0000), vreinterpretq_s32_u32(e));
+        let is_tiny = vcltq_u32(e, vdupq_n_u32(2));
+        vreinterpretq_f32_u32(vbslq_u32(is_tiny, tiny, normal))
+    }
+
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn store(to: *mut f32, a: float32x4_t) {
+        // SAFETY: 16 writable bytes by the caller's promise.
+        unsafe { vst1q_f32(to, a) }
+    }
+}

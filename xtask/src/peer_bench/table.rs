@@ -1,0 +1,170 @@
+//! What was compared, as a table and as JSON.
+
+use super::build::Peer;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+/// One line: both engines on one model.
+pub struct Row {
+    /// Formats of the experts.
+    pub mix: String,
+    /// Threads of both.
+    pub threads: usize,
+    /// "prefill" or "decode".
+    pub what: &'static str,
+    /// Tokens that were read or given.
+    pub tokens: usize,
+    /// Seconds a token, of the processor and of the clock.
+    pub ours: (f64, f64),
+    /// The same of the peer.
+    pub peer: (f64, f64),
+    /// Bytes a token needs over our time over the read bandwidth.
+    pub fraction: Option<f64>,
+}
+
+/// All lines, and what they were measured with.
+pub struct Table {
+    version: String,
+    features: String,
+    /// The lines.
+    pub rows: Vec<Row>,
+    /// Threads and the bytes a second that they read together.
+    pub bandwidth: Vec<(usize, f64)>,
+    /// Divergences of each mix.
+    pub kl: Vec<(String, Value)>,
+}
+
+impl Row {
+    fn ratio(&self) -> f64 {
+        self.ours.0 / self.peer.0
+    }
+}
+
+impl Table {
+    /// No line yet.
+    pub fn new(peer: &Peer) -> Self {
+        let (version, features) = (peer.version.clone(), peer.features.clone());
+        Table { version, features, rows: Vec::new(), bandwidth: Vec::new(), kl: Vec::new() }
+    }
+
+    /// The worst ratio of a kind of line.
+    fn worst(&self, what: &str) -> Option<f64> {
+        let rows = self.rows.iter().filter(|row| row.what == what);
+        rows.map(Row::ratio).reduce(f64::max)
+    }
+
+    /// The least share of the bandwidth.
+    fn fraction(&self) -> Option<f64> {
+        self.rows.iter().filter_map(|row| row.fraction).reduce(f64::min)
+    }
+
+    /// Prints it.
+    pub fn give(&self, json: bool) -> Result<()> {
+        if json {
+            println!("{}", self.json());
+        } else {
+            print!("{}", self.text().context("no line was measured")?);
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let row = |row: &Row| {
+            json!({
+                "mix": row.mix, "threads": row.threads, "what": row.what, "tokens": row.tokens,
+                "ours_processor_seconds": row.ours.0, "peer_processor_seconds": row.peer.0,
+                "ours_wall_seconds": row.ours.1, "peer_wall_seconds": row.peer.1,
+                "ratio": row.ratio(), "bandwidth_fraction": row.fraction,
+            })
+        };
+        json!({
+            "processor": processor(),
+            "peer": self.version,
+            "peer_features": self.features,
+            "decode_ratio": self.worst("decode"),
+            "prefill_ratio": self.worst("prefill"),
+            "bandwidth_fraction": self.fraction(),
+            "read_bytes_per_second": self.bandwidth.iter()
+                .map(|(threads, rate)| json!({"threads": threads, "rate": rate}))
+                .collect::<Vec<_>>(),
+            "kl": self.kl.iter().cloned().collect::<serde_json::Map<_, _>>(),
+            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+
+    /// In the form of docs/performance.md.
+    fn text(&self) -> Option<String> {
+        let mut text = format!(
+            "{}; {}; {}\n\n| mix | threads | what | tokens | ours, ms a token | peer, ms a token \
+             | ratio | of bandwidth |\n|---|---|---|---|---|---|---|---|\n",
+            processor(),
+            self.version,
+            self.features
+        );
+        for row in &self.rows {
+            let fraction = row.fraction.map_or(String::new(), |f| format!("{:.0} %", f * 100.0));
+            text.push_str(&format!(
+                "| {} | {} | {} | {} | {:.1} | {:.1} | {:.2} | {fraction} |\n",
+                row.mix,
+                row.threads,
+                row.what,
+                row.tokens,
+                row.ours.0 * 1e3,
+                row.peer.0 * 1e3,
+                row.ratio()
+            ));
+        }
+        text.push('\n');
+        for (mix, kl) in &self.kl {
+            text.push_str(&format!(
+                "KL against our float reference, {mix}: ours {}, the peer's {}\n",
+                kl["ours"], kl["peer"]
+            ));
+        }
+        let (decode, prefill) = (self.worst("decode"), self.worst("prefill")?);
+        let decode = decode.map_or(String::new(), |d| format!("decode_ratio {d:.3}, "));
+        let fraction = self.fraction().unwrap_or(f64::NAN);
+        text.push_str(&format!(
+            "{decode}prefill_ratio {prefill:.3}, bandwidth_fraction {fraction:.3}\n"
+        ));
+        Some(text)
+    }
+}
+
+/// Name of this processor, as the system tells it.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = text.lines().find_map(|line| line.strip_prefix("model name"));
+    let name = named.map_or("processor unknown", |rest| rest.trim_start_matches([' ', '\t', ':']));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{cores} cores of {}", name.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_line_counts() {
+        let peer = Peer { binary: "x".into(), version: "v".into(), features: "f".into() };
+        let mut table = Table::new(&peer);
+        let row = |what, ours, fraction| Row {
+            mix: "q2".into(),
+            threads: 1,
+            what,
+            tokens: 8,
+            ours: (ours, ours),
+            peer: (1.0, 1.0),
+            fraction,
+        };
+        table.rows.push(row("prefill", 0.2, None));
+        table.rows.push(row("prefill", 0.3, None));
+        table.rows.push(row("decode", 0.5, Some(0.9)));
+        table.rows.push(row("decode", 0.4, Some(0.8)));
+        let json = table.json();
+        assert_eq!(json["prefill_ratio"], 0.3);
+        assert_eq!(json["decode_ratio"], 0.5);
+        assert_eq!(json["bandwidth_fraction"], 0.8);
+        assert!(table.text().is_some_and(|text| text.contains("prefill_ratio 0.300")));
+    }
+}
