@@ -24,14 +24,12 @@
 mod fill;
 
 use super::dspark::SparkShape;
-use super::follow::Shared;
 use super::scratch::For;
 use super::shape::Shape;
 use super::weights::parts;
 use crate::{Error, Fingerprint, Options, PlanLine, RowStorage};
 use ironstar_device::{Arena, Backend, Buffer, CompressState, Element, ROLLBACK_ROWS};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Tokens of a block: a multiple of every ratio, so that its rows are its own.
 pub const BLOCK_TOKENS: usize = 128;
@@ -42,7 +40,7 @@ const MAGIC: &[u8; 8] = b"ISTATE\0\x01";
 const HEADER_BYTES: usize = 8 + 32 + 32 + 4 + 8 + 8 + 8;
 
 /// What states of one model have in common.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Kept {
     pub shape: Shape,
     pub options: Options,
@@ -50,8 +48,6 @@ pub(super) struct Kept {
     pub drafter: Option<Fingerprint>,
     /// Numbers of DSpark, where that is the drafter.
     pub spark: Option<SparkShape>,
-    /// The next session's number; ranks name sessions by it.
-    pub ids: AtomicU32,
 }
 
 impl Kept {
@@ -97,8 +93,6 @@ pub struct State {
     /// How what it holds was steered; see [`State::is_mixed`].
     steering: Vec<u8>,
     is_mixed: bool,
-    /// What the other ranks know of it.
-    pub(super) shared: Shared,
 }
 
 #[derive(Debug)]
@@ -259,10 +253,8 @@ impl State {
         let arena = backend.arena();
         let made = Self::alloc(&kept, backend, arena, context);
         let (layers, draft, spark) = made.inspect_err(|_| backend.release(arena))?;
-        let id = kept.ids.fetch_add(1, Ordering::Relaxed);
         Ok(State {
             arena,
-            shared: Shared { id, ..Shared::default() },
             kept,
             layers,
             draft,
@@ -334,18 +326,20 @@ impl State {
     /// Lowest position that [`State::truncate`] can go back to, apart from 0.
     #[must_use]
     pub fn rewind_floor(&self) -> usize {
-        self.floor.max(self.shared.floor.load(Ordering::Relaxed))
+        self.floor
     }
 
     /// Goes back to an earlier position: to 0, or by as much as the rings hold
     /// ([`ROLLBACK_ROWS`] from the highest position that a step has written).
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
-        let lowest = self.rewind_floor();
         if position == 0 {
             self.floor = 0;
-            self.shared.floor.store(0, Ordering::Relaxed);
-        } else if position < lowest || position > self.position {
-            return Err(Error::Rewind { wanted: position, lowest, highest: self.position });
+        } else if position < self.floor || position > self.position {
+            return Err(Error::Rewind {
+                wanted: position,
+                lowest: self.floor,
+                highest: self.position,
+            });
         }
         (self.position, self.written) = (position, position);
         Ok(())
@@ -361,9 +355,8 @@ impl State {
         if end > self.context {
             return Err(Error::Context { wanted: end, context: self.context });
         }
-        let lowest = self.rewind_floor();
-        if self.position < lowest {
-            let wanted = self.position;
+        if self.position < self.floor {
+            let (wanted, lowest) = (self.position, self.floor);
             return Err(Error::Rewind { wanted, lowest, highest: self.position });
         }
         Ok(())
@@ -395,9 +388,8 @@ impl State {
 
     pub(super) fn advance(&mut self, rows: usize) -> Result<(), Error> {
         let to = self.position.saturating_add(rows);
-        let lowest = self.rewind_floor();
-        if to > self.written || to < lowest {
-            let highest = self.written;
+        if to > self.written || to < self.floor {
+            let (lowest, highest) = (self.floor, self.written);
             return Err(Error::Rewind { wanted: to, lowest, highest });
         }
         (self.position, self.written) = (to, to);
@@ -478,7 +470,6 @@ impl State {
         bytes: &[u8],
     ) -> Result<(), Error> {
         self.check_part(block.saturating_add(1).saturating_mul(BLOCK_TOKENS))?;
-        self.shared.known.forget();
         write_pieces(backend, &self.block_pieces(block), bytes)
     }
 
@@ -493,7 +484,6 @@ impl State {
         self.check_part(position)?;
         let pieces = self.pieces(position, position / BLOCK_TOKENS * BLOCK_TOKENS);
         check_size(&pieces, bytes)?;
-        self.shared.known.forget();
         self.truncate(0)?;
         write_pieces(backend, &pieces, bytes)?;
         (self.position, self.floor, self.written) = (position, position, position);
@@ -520,7 +510,6 @@ impl State {
     /// the device fails in the middle, the state is at position 0.
     pub fn restore(&mut self, backend: &mut dyn Backend, bytes: &[u8]) -> Result<(), Error> {
         let (position, payload) = self.check_saved(bytes)?;
-        self.shared.known.forget();
         self.truncate(0)?;
         write_pieces(backend, &self.pieces(position, 0), payload)?;
         (self.position, self.floor, self.written) = (position, position, position);
@@ -529,7 +518,6 @@ impl State {
 
     /// Frees the device memory.
     pub fn release(self, backend: &mut dyn Backend) {
-        self.tell_release(backend);
         backend.release(self.arena);
     }
 
