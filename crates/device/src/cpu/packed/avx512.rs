@@ -1,7 +1,63 @@
 //! AVX-512 (F, BW, VL, VNNI, VBMI): sixteen lanes.
 
+use super::inputs::WEIGHT_OFFSET;
 use super::simd::{Codes, GRID_BYTES, Simd, TileKernel};
 use std::arch::x86_64::*;
+
+/// Grid points of IQ2_XXS so that one shift serves two coordinates: for each index a byte of
+/// coordinates 0 1 4 5, then one of 2 3 6 7, two bits each, the first lowest.
+static PAIRS: [[u8; 256]; 2] = {
+    let mut bytes = [[0; 256]; 2];
+    let mut i = 0;
+    while i < 256 {
+        let (low, high) = (GRID_BYTES[0][i], GRID_BYTES[1][i]);
+        bytes[0][i] = low & 15 | (high & 15) << 4;
+        bytes[1][i] = low >> 4 | high & 0xf0;
+        i += 1;
+    }
+    bytes
+};
+
+/// Seven signs with their parity on top.
+static SIGNS: [u8; 128] = {
+    let mut bytes = [0; 128];
+    let mut i = 0u8;
+    while i < 128 {
+        bytes[i as usize] = i | if i.count_ones() % 2 == 1 { 0x80 } else { 0 };
+        i += 1;
+    }
+    bytes
+};
+
+/// Codes by coordinate (bits 0 and 1) and sign (bit 2); the bits above do not count.
+static SIGNED: [u8; 64] = {
+    let mut bytes = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        let magnitude = ironstar_quant::iq2_xxs::MAGNITUDES[i & 3].cast_unsigned();
+        bytes[i] = if i & 4 == 0 { WEIGHT_OFFSET + magnitude } else { WEIGHT_OFFSET - magnitude };
+        i += 1;
+    }
+    bytes
+};
+
+/// Sixty-four bytes of a table.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_table(bytes: &[u8], part: usize) -> __m512i {
+    let bytes: *const u8 = bytes[64 * part..64 * (part + 1)].as_ptr();
+    // SAFETY: the slice has 64 bytes.
+    unsafe { _mm512_loadu_si512(bytes.cast()) }
+}
+
+/// `table[byte]` for each byte, from 256 entries; `upper` are the bytes above 127.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+fn lookup_256(table: &[u8; 256], bytes: __m512i, upper: __mmask64) -> __m512i {
+    let first = _mm512_permutex2var_epi8(load_table(table, 0), bytes, load_table(table, 1));
+    let second = _mm512_permutex2var_epi8(load_table(table, 2), bytes, load_table(table, 3));
+    _mm512_mask_blend_epi8(upper, first, second)
+}
 
 /// Sixteen rows in a vector.
 pub(crate) struct Avx512;
@@ -159,16 +215,44 @@ impl Simd for Avx512 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     unsafe fn grid(indices: __m512i) -> [__m512i; 2] {
         let upper = _mm512_movepi8_mask(indices);
-        GRID_BYTES.each_ref().map(|bytes| {
-            let quarter = |i: usize| {
-                let bytes: *const u8 = bytes[64 * i..64 * (i + 1)].as_ptr();
-                // SAFETY: the slice has 64 bytes.
-                unsafe { _mm512_loadu_si512(bytes.cast()) }
-            };
-            let first = _mm512_permutex2var_epi8(quarter(0), indices, quarter(1));
-            let second = _mm512_permutex2var_epi8(quarter(2), indices, quarter(3));
-            _mm512_mask_blend_epi8(upper, first, second)
-        })
+        [lookup_256(&GRID_BYTES[0], indices, upper), lookup_256(&GRID_BYTES[1], indices, upper)]
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    unsafe fn group_codes(indices: __m512i, packed: __m512i) -> [[__m512i; 4]; 2] {
+        // Byte i gets the eight bits from 7 i on, of which the table looks at seven.
+        let at = _mm512_set1_epi64(0x352e_2720_150e_0700);
+        let signs = _mm512_multishift_epi64_epi8(at, packed);
+        let signs = _mm512_permutex2var_epi8(load_table(&SIGNS, 0), signs, load_table(&SIGNS, 1));
+        let upper = _mm512_movepi8_mask(indices);
+        let first = lookup_256(&PAIRS[0], indices, upper);
+        let second = lookup_256(&PAIRS[1], indices, upper);
+        // Coordinates m and m + 4 in bits 0, 1 and 4, 5; their signs in bits 2 and 6. Written out:
+        // calls from inside `map` would stay calls.
+        let nibbles = _mm512_set1_epi8(0x44);
+        let a = _mm512_slli_epi32::<2>(signs);
+        let a = _mm512_ternarylogic_epi32::<0xca>(nibbles, a, first);
+        let (b, first) = (_mm512_slli_epi32::<1>(signs), _mm512_srli_epi32::<2>(first));
+        let b = _mm512_ternarylogic_epi32::<0xca>(nibbles, b, first);
+        let c = _mm512_ternarylogic_epi32::<0xca>(nibbles, signs, second);
+        let (d, second) = (_mm512_srli_epi32::<1>(signs), _mm512_srli_epi32::<2>(second));
+        let d = _mm512_ternarylogic_epi32::<0xca>(nibbles, d, second);
+        let table = load_table(&SIGNED, 0);
+        [
+            [
+                _mm512_permutexvar_epi8(a, table),
+                _mm512_permutexvar_epi8(b, table),
+                _mm512_permutexvar_epi8(c, table),
+                _mm512_permutexvar_epi8(d, table),
+            ],
+            [
+                _mm512_permutexvar_epi8(_mm512_srli_epi32::<4>(a), table),
+                _mm512_permutexvar_epi8(_mm512_srli_epi32::<4>(b), table),
+                _mm512_permutexvar_epi8(_mm512_srli_epi32::<4>(c), table),
+                _mm512_permutexvar_epi8(_mm512_srli_epi32::<4>(d), table),
+            ],
+        ]
     }
 
     #[inline]

@@ -23,7 +23,7 @@ pub(crate) struct Record32 {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Record256 {
-    /// Codes in order, or woven: in each 32, byte 4 m + i is code 8 i + m.
+    /// Codes in order.
     pub codes: [i8; 256],
     /// Sums of 16 codes, in [`paired`] order.
     pub sums_16: [i16; 16],
@@ -38,6 +38,27 @@ impl Default for Record256 {
         Record256 { codes: [0; 256], sums_16: [0; 16], sums_32: [0; 8], scale: 0.0 }
     }
 }
+
+/// A block of 256 codes as IQ2_XXS wants it.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Woven256 {
+    /// Codes woven: in each 32, byte 4 m + i is code 8 i + m.
+    pub codes: [i8; 256],
+    /// For each 32, the sum of its codes times -[`WEIGHT_OFFSET`].
+    pub offsets: [i32; 8],
+    /// What a code is worth.
+    pub scale: f32,
+}
+
+impl Default for Woven256 {
+    fn default() -> Self {
+        Woven256 { codes: [0; 256], offsets: [0; 8], scale: 0.0 }
+    }
+}
+
+/// What weights of IQ2_XXS are too large by when they meet codes.
+pub(crate) const WEIGHT_OFFSET: u8 = 43;
 
 /// Position of piece `i` among the sums: of four pieces 0 and 2 are neighbours, then 1 and 3, which
 /// is how bytes fall into 16-bit halves (`Simd::even_bytes`, `Simd::odd_bytes`).
@@ -61,13 +82,13 @@ pub(crate) struct Inputs {
     /// [rows, columns / 256], for `Activation::Int8x256`
     pub(super) wide: Vec<Record256>,
     /// The same, woven
-    pub(super) woven: Vec<Record256>,
+    pub(super) woven: Vec<Woven256>,
 }
 
 /// Blocks of one part of the work.
 enum Blocks<'a> {
     Narrow(&'a [[f32; 32]], &'a mut [Record32]),
-    Wide(&'a [[f32; 256]], &'a mut [Record256], &'a mut [Record256]),
+    Wide(&'a [[f32; 256]], &'a mut [Record256], &'a mut [Woven256]),
 }
 
 impl Inputs {
@@ -112,7 +133,7 @@ impl Inputs {
             }
             Activation::Int8x256 => {
                 self.wide.resize(x.len() / block, Record256::default());
-                self.woven.resize(x.len() / block, Record256::default());
+                self.woven.resize(x.len() / block, Woven256::default());
                 Blocks::Wide(x.as_chunks().0, &mut self.wide, &mut self.woven)
             }
         };
@@ -233,11 +254,13 @@ fn quantise_blocks(
                 let mut sums = [0; 16];
                 record.scale = quantise_block(x, &mut record.codes, &mut sums, &round);
                 for (i, pair) in sums.as_chunks::<2>().0.iter().enumerate() {
+                    let sum = pair[0] + pair[1];
+                    woven.offsets[i] = -i32::from(WEIGHT_OFFSET) * i32::from(sum);
                     record.sums_16[paired(2 * i)] = pair[0];
                     record.sums_16[paired(2 * i + 1)] = pair[1];
-                    record.sums_32[paired(i)] = pair[0] + pair[1];
+                    record.sums_32[paired(i)] = sum;
                 }
-                *woven = *record;
+                woven.scale = record.scale;
                 let to = woven.codes.as_chunks_mut().0.iter_mut();
                 for (from, to) in record.codes.as_chunks().0.iter().zip(to) {
                     weave(from, to);

@@ -3,6 +3,8 @@
 //! A vector has one 32-bit lane an output row. Kernels are generic over [`Simd`]; since a lane
 //! never meets another one, the number of lanes decides nothing about bits.
 
+use super::supers::grid_codes;
+
 /// An instruction set of vectors with [`Simd::LANES`] lanes of 32 bits.
 ///
 /// # Safety
@@ -62,6 +64,16 @@ pub(crate) trait Simd {
     /// Grid points of IQ2_XXS: for index byte i of a lane, byte i of the results is the low and the
     /// high half of `GRID[index]`.
     unsafe fn grid(indices: Self::I) -> [Self::I; 2];
+    /// The 32 codes of a group of IQ2_XXS, from its indices and its packed signs: see
+    /// [`grid_codes`], which is what they have to equal.
+    #[inline(always)]
+    unsafe fn group_codes(indices: Self::I, packed: Self::I) -> [[Self::I; 4]; 2]
+    where
+        Self: Sized,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { grid_codes::<Self>(indices, packed) }
+    }
 
     unsafe fn zero() -> Self::F;
     unsafe fn splat_f32(value: f32) -> Self::F;

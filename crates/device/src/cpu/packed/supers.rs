@@ -2,7 +2,7 @@
 //! activation rows, by the expressions of the format's file in `ironstar_quant`.
 
 use super::TILE_ROWS;
-use super::inputs::{Inputs, Record256, paired};
+use super::inputs::{Inputs, Record256, WEIGHT_OFFSET, Woven256};
 use super::layout::FIELDS;
 use super::narrow::{bytes, half, scaled, word};
 use super::simd::{Codes, Simd};
@@ -377,7 +377,7 @@ impl Super for Q6K {
 }
 
 impl Codes for Iq2Xxs {
-    const MAX: i32 = 2 * 43;
+    const MAX: i32 = 2 * WEIGHT_OFFSET as i32;
 }
 
 /// Magnitudes of the two-bit coordinates of grid points, for [`Simd::lookup`].
@@ -403,9 +403,9 @@ static PARITY: [u8; 16] = {
 };
 
 impl IntFormat for Iq2Xxs {
-    type Record = Record256;
+    type Record = Woven256;
 
-    fn records(x: &Inputs) -> &[Record256] {
+    fn records(x: &Inputs) -> &[Woven256] {
         &x.woven
     }
 
@@ -413,34 +413,31 @@ impl IntFormat for Iq2Xxs {
     unsafe fn step<S: Simd, const R: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: [*const Record256; R],
+        x: [*const Woven256; R],
         acc: &mut [S::F; R],
     ) {
-        // SAFETY: the caller's promise; a block has 16 words and an f16, x has 256 codes and SUMS
-        // sums, of which the last that is read is followed by padding.
+        // SAFETY: the caller's promise; a block has 16 words and an f16, x has eight groups of 32
+        // codes and as many offsets.
         unsafe {
             let words = fields[0].add(block * 16 * TILE_ROWS * 4);
-            // Codes are stored 43 too large.
-            let (mut i, mut j) = ([S::splat(0); R], [S::splat(0); R]);
+            let mut i = [S::splat(0); R];
             for group in 0..8 {
                 let signs = word::<S>(words, 2 * group + 1);
-                let codes = grid_codes::<S>(word::<S>(words, 2 * group), signs);
-                let scale = S::or(S::shl(S::shr(signs, 28), 1), S::splat(1));
-                for r in 0..R {
-                    let woven = piece_of(x[r], 2 * group);
-                    let dot = S::dot16::<Self>(S::splat(0), &codes[0], woven);
+                let codes = S::group_codes(word::<S>(words, 2 * group), signs);
+                // Twice the upper four bits, plus one.
+                let scale = S::or(S::and(S::shr(signs, 27), S::splat(0x1e)), S::splat(1));
+                for (i, x) in i.iter_mut().zip(x) {
+                    let woven = (&raw const (*x).codes).cast::<i8>().add(32 * group);
+                    // What the codes are too large by is in what the dot starts from.
+                    let offset = (&raw const (*x).offsets).cast::<i32>().add(group);
+                    let dot = S::dot16::<Self>(S::broadcast(offset.cast()), &codes[0], woven);
                     let dot = S::dot16::<Self>(dot, &codes[1], woven.add(16));
-                    i[r] = S::add(i[r], S::mul(dot, scale));
-                    // The upper half of the scale is zero, so that of the sums does not count.
-                    let sums: *const i16 = (&raw const (*x[r]).sums_32).cast();
-                    let sum = S::broadcast(sums.add(paired(group)).cast());
-                    j[r] = S::madd16(j[r], scale, sum);
+                    *i = S::add(*i, S::mul(dot, scale));
                 }
             }
             let d = S::mul_f32(half::<S>(fields[1], block), S::splat_f32(0.125));
             for (r, acc) in acc.iter_mut().enumerate() {
-                let i = S::add(i[r], S::mul(j[r], S::splat(-43)));
-                *acc = scaled::<S>(d, (*x[r]).scale, i, *acc);
+                *acc = scaled::<S>(d, (*x[r]).scale, i[r], *acc);
             }
         }
     }
@@ -451,7 +448,7 @@ impl IntFormat for Iq2Xxs {
 /// # Safety
 /// The machine has `S`.
 #[inline(always)]
-unsafe fn grid_codes<S: Simd>(indices: S::I, packed: S::I) -> [[S::I; 4]; 2] {
+pub(super) unsafe fn grid_codes<S: Simd>(indices: S::I, packed: S::I) -> [[S::I; 4]; 2] {
     // SAFETY: the caller's promise; bytes that are looked up are masked to 4 bits.
     unsafe {
         // Byte i: the seven signs of point i, then their parity.
@@ -461,7 +458,8 @@ unsafe fn grid_codes<S: Simd>(indices: S::I, packed: S::I) -> [[S::I; 4]; 2] {
         let folded = S::and(S::xor(signs, S::shr(signs, 4)), nibble);
         let signs = S::or(signs, S::lookup(S::table(&PARITY), folded));
 
-        let (table, two_bits, base) = (S::table(&MAGNITUDES), bytes::<S>(3), bytes::<S>(43));
+        let (table, two_bits, base) =
+            (S::table(&MAGNITUDES), bytes::<S>(3), bytes::<S>(WEIGHT_OFFSET));
         let points = S::grid(indices);
         let code = |m: i32| {
             let point = if m < 4 { points[0] } else { points[1] };
