@@ -79,6 +79,82 @@ FN Words4 stream16(const uchar* p)
                  : "l"(p));
     return r;
 }
+// C[16][8] = A[16][32] * B[32][8]; `mma_u8_new`: the bytes of A are unsigned.
+#define MMA_NEW(name, left) \
+    FN void name(int* c, const uint* a, uint b0, uint b1, uint l) \
+    { \
+        asm("mma.sync.aligned.m16n8k32.row.col.s32." left ".s8.s32 {%0, %1, %2, %3}, " \
+            "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};" \
+            : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0)); \
+    }
+MMA_NEW(mma_i8_new, "s8")
+MMA_NEW(mma_u8_new, "u8")
+// A bit for each lane whose v is true.
+FN uint simd_votes(bool v, uint l) { return __ballot_sync(0xffffffffu, v); }
+// Byte i of the result is byte number (nibble i of s) of a's four bytes and b's.
+FN uint pick_bytes(uint a, uint b, uint s) { return __byte_perm(a, b, s); }
+// Most threads of a group, and groups that a multiprocessor should hold.
+#define BOUNDS(threads, groups) __launch_bounds__(threads, groups)
+// Shared memory beyond the static limit: an array at a byte offset of the group's pool, whose size
+// the host knows (src/gpu/pools.rs).
+extern __shared__ uint4 group_pool[];
+#define POOL(T, n, N, at) T* n = (T*)((uchar*)group_pool + (at))
+FN uint pool_address(const void* p) { return (uint)__cvta_generic_to_shared(p); }
+// Copies from device to shared memory that arrive by the next COPIES_WAIT and a barrier. Both
+// sides lie at multiples of the size.
+FN void copy16(uint* to, uint word, const uchar* from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(pool_address(to + word)),
+        "l"(from)
+        : "memory");
+}
+FN void copy8(uint* to, uint word, const uchar* from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(pool_address(to + word)),
+        "l"(from)
+        : "memory");
+}
+FN void copy16(float* to, uint word, const uchar* from) { copy16((uint*)to, word, from); }
+FN void copy4(float* to, uint word, const uchar* from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(pool_address(to + word)),
+        "l"(from)
+        : "memory");
+}
+#define COPIES_END() asm volatile("cp.async.commit_group;" ::: "memory")
+#define COPIES_WAIT() asm volatile("cp.async.wait_group 0;" ::: "memory")
+FN void store16(uint* to, uint word, Words4 v)
+{
+    *(uint4*)(to + word) = make_uint4(v.x, v.y, v.z, v.w);
+}
+// Four floats at a multiple of four.
+FN void load_floats(float* out, const float* from, uint at)
+{
+    float4 v = *(const float4*)(from + at);
+    out[0] = v.x;
+    out[1] = v.y;
+    out[2] = v.z;
+    out[3] = v.w;
+}
+FN void load_two(float* out, const float* from, uint at)
+{
+    float2 v = *(const float2*)(from + at);
+    out[0] = v.x;
+    out[1] = v.y;
+}
+FN void store_floats(float* to, uint at, const float* v)
+{
+    *(float4*)(to + at) = make_float4(v[0], v[1], v[2], v[3]);
+}
+// Four matrices of eight rows of sixteen bytes: lane l names row l mod 8 of matrix l / 8 and gets,
+// of each, word l mod 4 of row l / 4.
+FN void load_matrices(uint* out, const uint* from, uint word, uint l)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(pool_address(from + word)));
+}
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 FN void mma_i8(int* c, const uint* a, uint b0, uint b1, uint l)
 {

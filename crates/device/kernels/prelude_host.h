@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 typedef unsigned int uint;
 typedef unsigned short ushort;
 typedef unsigned char uchar;
@@ -185,6 +186,100 @@ FN Words4 load16(const uchar* p)
     return r;
 }
 FN Words4 stream16(const uchar* p) { return load16(p); }
+// C[16][8] = A[16][32] * B[32][8]; `mma_u8_new`: the bytes of A are unsigned.
+FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line);
+#define mma_i8_new(c, a, b0, b1, l) host_mma_new((c), (a), (b0), (b1), __LINE__)
+#define mma_u8_new(c, a, b0, b1, l) host_mma_u8((c), (a), (b0), (b1), __LINE__)
+FN void host_mma_new(int* c, const uint* a, uint b0, uint b1, int line)
+{
+    for (uint i = 0u; i < 4u; ++i) c[i] = 0;
+    host_mma_i8(c, a, b0, b1, line);
+}
+// 256 is twice 128: halves and lowest bits of the bytes are signed ones.
+FN void host_mma_u8(int* c, const uint* a, uint b0, uint b1, int line)
+{
+    uint half[4], low[4];
+    int d[4];
+    for (uint i = 0u; i < 4u; ++i) {
+        half[i] = (a[i] >> 1) & 0x7f7f7f7fu;
+        low[i] = a[i] & 0x01010101u;
+    }
+    host_mma_new(c, half, b0, b1, line);
+    host_mma_new(d, low, b0, b1, line);
+    for (uint i = 0u; i < 4u; ++i) c[i] = 2 * c[i] + d[i];
+}
+// A bit for each lane whose v is true.
+#define simd_votes(v, l) host_votes((v), __LINE__)
+FN uint host_votes(bool v, int line)
+{
+    const uint* all = host::exchange(v ? 1u : 0u, line);
+    uint votes = 0u;
+    for (uint i = 0u; i < SIMD_WIDTH; ++i) votes |= all[i] << i;
+    return votes;
+}
+// Byte i of the result is byte number (nibble i of s) of a's four bytes and b's.
+FN uint pick_bytes(uint a, uint b, uint s)
+{
+    ulong all = (ulong)b << 32 | a;
+    uint out = 0u;
+    for (uint i = 0u; i < 4u; ++i)
+        out |= (uint)(all >> (8u * ((s >> (4u * i)) & 7u)) & 255u) << (8u * i);
+    return out;
+}
+#define BOUNDS(threads, groups)
+#define POOL(T, n, N, at) SHARED(T, n, N)
+// Copies to shared memory; here they arrive at once.
+template <class T, uint WORDS>
+static inline void host_copy(host::Shared<T> to, uint word, const uchar* from)
+{
+    if (((size_t)from % (4u * WORDS)) != 0u || word % WORDS != 0u) __builtin_trap();
+    for (uint i = 0u; i < WORDS; ++i) {
+        T v;
+        std::memcpy(&v, from + 4u * i, 4);
+        to[word + i] = v;
+    }
+}
+#define copy16(to, word, from) host_copy<std::decay_t<decltype(to.values[0])>, 4u>(to, word, from)
+#define copy8(to, word, from) host_copy<std::decay_t<decltype(to.values[0])>, 2u>(to, word, from)
+#define copy4(to, word, from) host_copy<std::decay_t<decltype(to.values[0])>, 1u>(to, word, from)
+#define COPIES_END()
+#define COPIES_WAIT()
+FN void store16(host::Shared<uint> to, uint word, Words4 v)
+{
+    if (word % 4u != 0u) __builtin_trap();
+    to[word] = v.x;
+    to[word + 1u] = v.y;
+    to[word + 2u] = v.z;
+    to[word + 3u] = v.w;
+}
+// Four floats at a multiple of four.
+FN void load_floats(float* out, host::Shared<float> from, uint at)
+{
+    if (at % 4u != 0u) __builtin_trap();
+    for (uint i = 0u; i < 4u; ++i) out[i] = from[at + i];
+}
+FN void load_two(float* out, host::Shared<float> from, uint at)
+{
+    if (at % 2u != 0u) __builtin_trap();
+    for (uint i = 0u; i < 2u; ++i) out[i] = from[at + i];
+}
+FN void store_floats(host::Shared<float> to, uint at, const float* v)
+{
+    if (at % 4u != 0u) __builtin_trap();
+    for (uint i = 0u; i < 4u; ++i) to[at + i] = v[i];
+}
+// Four matrices of eight rows of sixteen bytes: lane l names row l mod 8 of matrix l / 8 and gets,
+// of each, word l mod 4 of row l / 4.
+#define load_matrices(out, from, word, l) host_load_matrices((out), (from), (word), __LINE__)
+FN void host_load_matrices(uint* out, host::Shared<uint> from, uint word, int line)
+{
+    if (word % 4u != 0u) __builtin_trap();
+    uint l = lane;
+    const uint* all = host::exchange(word, line);
+    uint at[4];
+    for (uint i = 0u; i < 4u; ++i) at[i] = all[8u * i + (l >> 2)] + (l & 3u);
+    for (uint i = 0u; i < 4u; ++i) out[i] = from[at[i]];
+}
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 #define mma_i8(c, a, b0, b1, l) host_mma_i8((c), (a), (b0), (b1), __LINE__)
 FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line)

@@ -68,6 +68,83 @@ FN Words4 load16(const device uchar* p)
     return r;
 }
 FN Words4 stream16(const device uchar* p) { return load16(p); }
+FN void mma_i8(thread int* c, thread const uint* a, uint b0, uint b1, uint l);
+// C[16][8] = A[16][32] * B[32][8]; `mma_u8_new`: the bytes of A are unsigned.
+FN void mma_i8_new(thread int* c, thread const uint* a, uint b0, uint b1, uint l)
+{
+    for (uint i = 0u; i < 4u; ++i) c[i] = 0;
+    mma_i8(c, a, b0, b1, l);
+}
+FN void mma_u8_new(thread int* c, thread const uint* a, uint b0, uint b1, uint l)
+{
+    uint half_a[4], low[4];
+    int d[4];
+    for (uint i = 0u; i < 4u; ++i) {
+        half_a[i] = (a[i] >> 1) & 0x7f7f7f7fu;
+        low[i] = a[i] & 0x01010101u;
+    }
+    mma_i8_new(c, half_a, b0, b1, l);
+    mma_i8_new(d, low, b0, b1, l);
+    for (uint i = 0u; i < 4u; ++i) c[i] = 2 * c[i] + d[i];
+}
+// A bit for each lane whose v is true.
+FN uint simd_votes(bool v, uint l)
+{
+    uint votes = v ? 1u << l : 0u;
+    for (ushort m = 1; m < 32; m += m) votes |= simd_shuffle_xor(votes, m);
+    return votes;
+}
+// Byte i of the result is byte number (nibble i of s) of a's four bytes and b's.
+FN uint pick_bytes(uint a, uint b, uint s)
+{
+    uint out = 0u;
+    for (uint i = 0u; i < 4u; ++i) {
+        uint n = (s >> (4u * i)) & 7u;
+        out |= (((n < 4u ? a : b) >> (8u * (n & 3u))) & 255u) << (8u * i);
+    }
+    return out;
+}
+#define BOUNDS(threads, groups)
+#define POOL(T, n, N, at) SHARED(T, n, N)
+// Copies from device to shared memory.
+#define COPY(name, T, count) \
+    FN void name(threadgroup T* to, uint word, const device uchar* from) \
+    { \
+        for (uint i = 0u; i < count; ++i) to[word + i] = ((const device T*)from)[i]; \
+    }
+COPY(copy16, uint, 4u)
+COPY(copy16, float, 4u)
+COPY(copy8, uint, 2u)
+COPY(copy4, float, 1u)
+#define COPIES_END()
+#define COPIES_WAIT()
+FN void store16(threadgroup uint* to, uint word, Words4 v)
+{
+    to[word] = v.x;
+    to[word + 1u] = v.y;
+    to[word + 2u] = v.z;
+    to[word + 3u] = v.w;
+}
+// Four floats at a multiple of four.
+FN void load_floats(thread float* out, threadgroup float* from, uint at)
+{
+    for (uint i = 0u; i < 4u; ++i) out[i] = from[at + i];
+}
+FN void load_two(thread float* out, threadgroup float* from, uint at)
+{
+    for (uint i = 0u; i < 2u; ++i) out[i] = from[at + i];
+}
+FN void store_floats(threadgroup float* to, uint at, thread const float* v)
+{
+    for (uint i = 0u; i < 4u; ++i) to[at + i] = v[i];
+}
+// Four matrices of eight rows of sixteen bytes: lane l names row l mod 8 of matrix l / 8 and gets,
+// of each, word l mod 4 of row l / 4.
+FN void load_matrices(thread uint* out, threadgroup uint* from, uint word, uint l)
+{
+    for (uint i = 0u; i < 4u; ++i)
+        out[i] = from[simd_shuffle(word, (ushort)(8u * i + (l >> 2))) + (l & 3u)];
+}
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 // There is no unit for it.
 FN void mma_i8(thread int* c, thread const uint* a, uint b0, uint b1, uint l)

@@ -100,6 +100,8 @@ const _: () = assert!(PLANES_MAX == 4);
 /// Memory that operations reuse; its contents mean nothing between operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Scratch {
+    Counts,
+    InputSums,
     Codes32,
     Scales32,
     Codes256,

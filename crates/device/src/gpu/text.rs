@@ -13,11 +13,28 @@ const FILES: &[(&str, &str)] = &[
     ("router.k", include_str!("../../kernels/router.k")),
     ("streams.k", include_str!("../../kernels/streams.k")),
     ("tiles.k", include_str!("../../kernels/tiles.k")),
+    ("tiles_big.k", include_str!("../../kernels/tiles_big.k")),
+    ("tiles_float.k", include_str!("../../kernels/tiles_float.k")),
+    ("tiles_sort.k", include_str!("../../kernels/tiles_sort.k")),
     ("fast/attention.k", include_str!("../../kernels/fast/attention.k")),
     ("fast/decode.k", include_str!("../../kernels/fast/decode.k")),
     ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
     ("fast/streams.k", include_str!("../../kernels/fast/streams.k")),
 ];
+
+/// Bytes of the pools (`POOL`) of the kernels that have one.
+pub(crate) const POOLS: &[(&str, u32)] = &[
+    ("big_q8_0", 88_064),
+    ("big_q2_k", 88_064),
+    ("big_iq2_xxs", 88_064),
+    ("big_f16", 81_920),
+    ("big_bf16", 81_920),
+];
+
+/// Bytes of the pool of a kernel.
+pub(crate) fn pool_bytes(kernel: &str) -> u32 {
+    POOLS.iter().find(|(name, _)| *name == kernel).map_or(0, |(_, bytes)| *bytes)
+}
 
 /// Puts a prelude before the kernels; compilers name file and line of the kernel in their messages.
 fn assemble(prelude: (&str, &str)) -> String {

@@ -57,6 +57,8 @@ struct Loaded {
     name: &'static str,
     /// Bytes of each parameter, where the driver tells.
     parameters: Option<Vec<usize>>,
+    /// Bytes of its pool of shared memory.
+    pool: u32,
 }
 
 /// One card. Fields are dropped in this order: the context is last.
@@ -180,12 +182,21 @@ fn facts(context: &Context) -> Result<Facts, Error> {
         device: format!("{} (driver for CUDA {})", context.name()?, shown(context.driver)),
         simd_width: context.attribute(A::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?,
         group_max: context.attribute(A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
-        group_bytes: context.attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
+        group_bytes: context.attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         multiprocessors: context.attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         memory_total,
         memory_free,
         unified: context.attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? == 1,
     })
+}
+
+/// Lets a kernel have more shared memory than the usual limit.
+fn allow_pool(function: sys::CUfunction, bytes: u32) -> Result<(), Error> {
+    let wanted = i32::try_from(bytes).expect("pools are some kilobytes");
+    let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: the function is of the loaded module.
+    let status = unsafe { sys::cuFuncSetAttribute(function, which, wanted) };
+    check("asking for shared memory", status)
 }
 
 impl Driver for Cuda {
@@ -264,8 +275,12 @@ impl Driver for Cuda {
             return Err(Error::Shape { operation: "kernel", found, wanted });
         }
         let parameters = self.context.tells_parameters().then(|| parameters(function));
+        let pool = super::text::pool_bytes(name);
+        if pool > 0 {
+            allow_pool(function, pool)?;
+        }
         let id = u32::try_from(self.kernels.len()).expect("a few hundred kernels");
-        self.kernels.push(Loaded { function, name, parameters });
+        self.kernels.push(Loaded { function, name, parameters, pool });
         self.names.insert(name, Kernel(id));
         Ok(Kernel(id))
     }
@@ -302,7 +317,7 @@ impl Driver for Cuda {
             blockDimX: group,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: loaded.pool,
             hStream: self.main.raw(),
             attrs: &raw mut overlap,
             numAttrs: u32::from(self.overlap),

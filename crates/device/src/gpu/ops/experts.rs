@@ -5,13 +5,15 @@ use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, Weights, check, size, small};
 use super::products::{INPUTS, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
-use super::{GROUP, ROW_GROUP, SIMDGROUPS};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS, big};
 use crate::{Error, Experts, Ffn, Route, RouteBy};
 use ironstar_quant::Activation;
 
 /// `EXPERTS_MAX` and `CHOICES_MAX` of the kernels.
 const EXPERTS_MAX: usize = 1024;
 const CHOICES_MAX: usize = 64;
+/// From so many slots on, every expert looks for its own by a simdgroup.
+const SORT_TOGETHER: usize = 512;
 
 pub(in super::super) fn route(gpu: &mut Gpu, a: &Route) -> Result<(), Error> {
     let operation = "route";
@@ -175,7 +177,15 @@ fn sort(
         tiles: small(operation, tiles)?,
         width: small(operation, width)?,
     };
-    gpu.launch("sort_slots", [1, 1, 1], ROW_GROUP, &[ids, order, starts, list], &arguments)?;
+    if slots < SORT_TOGETHER {
+        gpu.launch("sort_slots", [1, 1, 1], ROW_GROUP, &[ids, order, starts, list], &arguments)?;
+    } else {
+        let counts = gpu.scratch(Scratch::Counts, size(&[experts, 4]))?;
+        let grid = [arguments.experts.div_ceil(SIMDGROUPS), 1, 1];
+        gpu.launch("count_slots", grid, GROUP, &[ids, counts], &arguments)?;
+        let places = [ids, counts, order, starts, list];
+        gpu.launch("place_slots", grid, GROUP, &places, &arguments)?;
+    }
     Ok(Sorted { order, tiles: list, count: tiles, width })
 }
 
@@ -184,13 +194,18 @@ fn sorted(
     gpu: &mut Gpu,
     routed: &[Weights; 3],
     ids: Place,
+    shape: [usize; 2],
     [n, slots, stack]: [usize; 3],
 ) -> Result<Option<Sorted>, Error> {
     if n == 1 {
         return Ok(None);
     }
     let integer = routed.iter().all(|weights| weights.activation() != Activation::F32);
-    let width = if integer { TILE_INPUTS } else { INPUTS };
+    let width = match integer {
+        _ if big::experts(gpu, routed, shape, [slots, stack]) => big::SLOTS,
+        true => TILE_INPUTS,
+        false => INPUTS,
+    };
     Ok(Some(sort(gpu, ids, [slots, stack], width)?))
 }
 
@@ -219,7 +234,7 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error>
     gpu.counters.expert_bytes += slots.min(stack) as u64 * bytes(&routed);
     gpu.counters.dense_bytes += bytes(&shared);
 
-    let sorted = sorted(gpu, &routed, ids, [n, slots, stack])?;
+    let sorted = sorted(gpu, &routed, ids, [d, a.routed.gate.rows], [n, slots, stack])?;
     let mut inputs = Inputs::default();
     let half = Half {
         ffn: &a.shared,

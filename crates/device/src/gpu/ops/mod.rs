@@ -2,6 +2,7 @@
 //! the operations' names in `crates/device/kernels`.
 
 pub(super) mod attention;
+mod big;
 pub(super) mod compressor;
 mod decode;
 pub(super) mod experts;

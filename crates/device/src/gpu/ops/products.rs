@@ -229,22 +229,48 @@ fn launch(
         let grid = [plan.runs, arguments.slots, arguments.groups];
         return gpu.launch(plan.name, grid, ROW_GROUP, &places, &arguments);
     }
-    let width = tile_width(p, format);
+    let large = match p.stacked {
+        None => super::big::plain(gpu, format, &arguments),
+        Some(Stacked { sorted: Some(sorted), .. }) if sorted.width == super::big::SLOTS => {
+            super::big::stacked(gpu, format, &arguments)
+        }
+        Some(_) => None,
+    };
+    let width = if large.is_some() { super::big::slots_of(format) } else { tile_width(p, format) };
     let mut tiles = p.slots.div_ceil(width.max(1));
     if let Some(Stacked { sorted: Some(sorted), .. }) = p.stacked {
         places[11] = sorted.order;
         places[12] = sorted.tiles;
         tiles = sorted.count;
     }
+    if let Some(name) = large {
+        let inputs = size(&[p.slots / p.per_row.max(1), p.groups]);
+        places[10] = super::big::sums(gpu, format, p.x[0], [inputs, first.columns])?;
+        let grid = super::big::grid(format, &arguments, small(operation, tiles)?);
+        return launch_checked(gpu, operation, name, grid, super::big::GROUP, &places, &arguments);
+    }
     let (name, units) = kernel_of(format, width, &arguments.rows);
     let grid = [units.div_ceil(SIMDGROUPS), small(operation, tiles)?, arguments.groups];
+    launch_checked(gpu, operation, name, grid, GROUP, &places, &arguments)
+}
+
+/// Launches, if the grid is one that devices have.
+fn launch_checked(
+    gpu: &mut Gpu,
+    operation: &'static str,
+    name: &'static str,
+    grid: [u32; 3],
+    group: u32,
+    places: &[Place],
+    arguments: &ProductArgs,
+) -> Result<(), Error> {
     check(
         operation,
         grid[1] <= 65_535 && grid[2] <= 65_535,
-        || format!("{tiles} tiles of rows"),
+        || format!("a grid of {grid:?} groups"),
         "fewer rows at a time",
     )?;
-    gpu.launch(name, grid, GROUP, &places, &arguments)
+    gpu.launch(name, grid, group, places, arguments)
 }
 
 pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Error> {
