@@ -4,7 +4,7 @@
 //! `cargo run --release -p ironstar-engine --example store_rate FOLDER [TOKENS]`
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
-use ironstar_engine::store::{Disk, Folder, Key, Settings, Store, Writing};
+use ironstar_engine::store::{Checkpoint, Disk, Folder, Key, Settings, Store, Writing};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +35,8 @@ fn main() {
         let blocks = store.missing(&tokens[..end]).into_iter();
         let blocks = blocks.map(|b| (b, noise[..BLOCK].to_vec())).collect();
         let begin = Instant::now();
-        let receipt = store.insert(&tokens[..end], blocks, noise[..CHECKPOINT].to_vec(), false);
+        let checkpoint = Checkpoint::plain(noise[..CHECKPOINT].to_vec());
+        let receipt = store.insert(&tokens[..end], blocks, checkpoint);
         inserting = inserting.max(begin.elapsed().as_secs_f64());
         assert!(receipt.wait(), "{:?}", store.status());
     }

@@ -47,7 +47,7 @@ pub struct EngineOptions {
     pub store_ram_bytes: u64,
     /// Folder of stored states, for later runs; `None` keeps them in memory only.
     pub store_dir: Option<PathBuf>,
-    /// Most bytes of this model's files in it.
+    /// Most bytes of all files in it, those of other models and processes included.
     pub store_disk_bytes: u64,
     /// Multiplies all matrices as floats; for checking.
     pub float_products: bool,
@@ -94,7 +94,7 @@ pub struct Engine {
     /// What never changes of the store's key.
     store_base: Key,
     pub(crate) options: EngineOptions,
-    tokenizer: Option<Tokenizer>,
+    tokenizer: Option<Arc<Tokenizer>>,
     observer: Option<Box<dyn Observer + Send>>,
     backend_note: Option<String>,
     /// States of sessions that are gone; their memory is freed at the next occasion.
@@ -159,16 +159,15 @@ impl Engine {
             return Err(Error::Setting { name, found: "0".into(), wanted });
         }
         let has_tokens = gguf.metadata().get(TOKENS_KEY).is_some();
-        let tokenizer = has_tokens.then(|| tokenizer(gguf)).transpose()?;
+        let tokenizer = has_tokens.then(|| tokenizer(gguf)).transpose()?.map(Arc::new);
         let model = Model::load(gguf, drafter, backend.as_mut(), options.model(), progress)?;
-        let (found, rows) =
-            (tokenizer.as_ref().map(Tokenizer::vocab_size), model.shape().vocabulary);
+        let (found, rows) = (tokenizer.as_ref().map(|t| t.vocab_size()), model.shape().vocabulary);
         if let Some(tokenizer) = found.and_then(|f| usize::try_from(f).ok()).filter(|f| *f > rows) {
             return Err(Error::Tokenizer { tokenizer, model: rows });
         }
         let store_base = Key::new(&[
             env!("CARGO_PKG_VERSION").as_bytes(),
-            backend.name().as_bytes(),
+            backend.kind().as_bytes(),
             &[u8::from(options.float_products)],
             &tokenizer_bytes(gguf.metadata())?,
         ]);
@@ -200,9 +199,10 @@ impl Engine {
         &self.model
     }
 
-    /// The tokenizer of the file; only models made for tests have none.
+    /// The tokenizer of the file, for whoever speaks to the engine from elsewhere too; only models
+    /// made for tests have none.
     #[must_use]
-    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+    pub fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
         self.tokenizer.as_ref()
     }
 
@@ -313,7 +313,7 @@ impl Engine {
 }
 
 /// A key that differs wherever the bits of a state could: model, drafter, settings and steering,
-/// and in the base backend, arithmetic and this program's version; and the tokenizer, without
+/// and in the base kind of device, arithmetic and this program's version; and the tokenizer, without
 /// which equal text is not equal tokens.
 fn key_of(model: &Model, base: &Key) -> Key {
     Key::new(&[base.bytes(), &model.state_identity()])
@@ -334,10 +334,7 @@ fn open_store(model: &Model, base: &Key, options: &EngineOptions) -> Store {
     let store = Store::new(key, settings);
     match &options.store_dir {
         None => store,
-        Some(folder) => {
-            let folder = folder.join(key.folder());
-            store.with_disk(Arc::new(Folder::new(folder)), Writing::Thread)
-        }
+        Some(folder) => store.with_disk(Arc::new(Folder::new(folder.clone())), Writing::Thread),
     }
 }
 

@@ -57,6 +57,7 @@ mod score;
 mod session;
 mod snapshot;
 mod speculation;
+mod spelled;
 pub mod store;
 
 pub use backend::BackendChoice;

@@ -7,7 +7,7 @@
 use crate::engine::Dropped;
 use crate::snapshot::Snapshot;
 use crate::speculation::CostModel;
-use crate::store::{Found, LoadError, Loaded, Receipt, Suspects};
+use crate::store::{Checkpoint, Found, LoadError, Loaded, Receipt, Suspects};
 use crate::{CancelFlag, Engine, Error};
 use ironstar_model::{BLOCK_TOKENS, LogitsFor, ROLLBACK_ROWS, State};
 use std::sync::PoisonError;
@@ -206,7 +206,8 @@ impl Session {
         if has_logits {
             bytes.extend(self.logits.iter().flat_map(|logit| logit.to_le_bytes()));
         }
-        Ok(engine.store.insert(tokens, blocks, bytes, has_logits))
+        let text = engine.text_of(tokens);
+        Ok(engine.store.insert(tokens, blocks, Checkpoint { bytes, has_logits, text }))
     }
 
     /// Whether others may go on from its state: all of it was steered as the model is now.

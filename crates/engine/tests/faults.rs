@@ -11,6 +11,8 @@ use ironstar_device::{
     StoreWindow,
 };
 use ironstar_engine::scheduler::{Event, FakeClock, Limits, Request, RequestId, Scheduler};
+use ironstar_engine::store::Writing;
+use ironstar_engine::store::sim::SimDisk;
 use ironstar_engine::{Blame, CancelFlag, Control, Engine, EngineOptions, Generate};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,6 +22,7 @@ use std::sync::{Arc, Mutex};
 struct Faulty {
     cpu: Cpu,
     fuse: Fuse,
+    kind: &'static str,
 }
 
 #[derive(Clone)]
@@ -62,6 +65,9 @@ macro_rules! burning {
 impl Backend for Faulty {
     fn name(&self) -> &'static str {
         "faulty"
+    }
+    fn kind(&self) -> String {
+        self.kind.to_owned()
     }
     fn counters(&self) -> Counters {
         self.cpu.counters()
@@ -117,9 +123,13 @@ impl Backend for Faulty {
 }
 
 fn faulty() -> (Engine, Fuse) {
+    of_kind("faulty")
+}
+
+fn of_kind(kind: &'static str) -> (Engine, Fuse) {
     let fuse = Fuse(Arc::new(AtomicU64::new(u64::MAX)), Arc::default());
     let cpu = Cpu::new(CpuConfig { threads: 1, ..CpuConfig::default() }).unwrap();
-    let backend = Box::new(Faulty { cpu, fuse: fuse.clone() });
+    let backend = Box::new(Faulty { cpu, fuse: fuse.clone(), kind });
     let (tiny, options) = (tiny(96), EngineOptions { checkpoint_spacing: 100, ..options() });
     let (model, drafter) = (tiny.gguf(), tiny.drafter());
     let engine = Engine::on_backend(backend, &model, Some(&drafter), options, &mut |_| {});
@@ -252,6 +262,20 @@ fn logits_of(tokens: &[u32]) -> Vec<u32> {
     let mut session = engine.session(400).unwrap();
     sync(&mut session, &mut engine, tokens);
     logits(&session)
+}
+
+/// A state of one kind of device is not read on another: equal bits are promised on one kind only.
+#[test]
+fn kinds_of_devices_do_not_share_states() {
+    let (disk, prompt) = (SimDisk::new(2), Dice::new(4).tokens(300, 96));
+    let mut reused = |kind| {
+        let (mut engine, _fuse) = of_kind(kind);
+        engine.set_disk(Arc::new(disk.clone()), Writing::AtOnce);
+        let mut session = engine.session(400).unwrap();
+        sync(&mut session, &mut engine, &prompt).reused
+    };
+    assert_eq!(["card A", "card B", "cpu"].map(&mut reused), [0; 3]);
+    assert_eq!(["card A", "card B", "cpu"].map(&mut reused), [300; 3]);
 }
 
 #[test]

@@ -136,6 +136,91 @@ fn a_corrupted_drafter_changes_nothing() {
     }
 }
 
+/// Probabilities of logits at temperature 1, straight from the definition.
+fn softmax(logits: &[f32]) -> Vec<f64> {
+    let weights: Vec<f64> = logits.iter().map(|l| f64::from(*l).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.into_iter().map(|w| w / sum).collect()
+}
+
+/// Sum over cells of (seen - expected)^2 / expected; cells that are hardly expected share one.
+fn chi_square(seen: &[f64], chances: &[f64], draws: f64) -> (f64, usize) {
+    let (mut sum, mut cells, mut rest) = (0.0, 0, (0.0, 0.0));
+    for (seen, chance) in seen.iter().zip(chances) {
+        let expected = chance * draws;
+        if expected < 5.0 {
+            rest = (rest.0 + seen, rest.1 + expected);
+        } else {
+            (sum, cells) = (sum + (seen - expected).powi(2) / expected, cells + 1);
+        }
+    }
+    if rest.1 > 0.0 {
+        (sum, cells) = (sum + (rest.0 - rest.1).powi(2) / rest.1, cells + 1);
+    }
+    (sum, cells - 1)
+}
+
+/// Three tokens after a prompt, the second and third of them verified guesses where those are
+/// right, have the probabilities that the model gives them. A sampler that takes a guess without
+/// drawing fails the same test.
+#[test]
+fn guessed_answers_have_the_distribution_of_the_model() {
+    const DRAWS: u64 = 3000;
+    let mut engine = engine_of(&tiny(VOCABULARY), options());
+    let prompt = Dice::new(9).tokens(40, VOCABULARY);
+    let mut session = engine.session(60).unwrap();
+    let mut chances = Vec::new();
+    let id = |token: usize| u32::try_from(token).unwrap();
+    for first in 0..VOCABULARY {
+        for second in 0..VOCABULARY {
+            let mut chance = 1.0;
+            let mut so_far = prompt.clone();
+            for token in [first, second] {
+                sync(&mut session, &mut engine, &so_far);
+                chance *= softmax(session.logits().unwrap())[token];
+                so_far.push(id(token));
+            }
+            sync(&mut session, &mut engine, &so_far);
+            let third = softmax(session.logits().unwrap());
+            chances.extend(third.into_iter().map(|third| chance * third));
+        }
+    }
+    let settings = Settings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, logprobs: None };
+    let (mut seen, mut greedy) = (vec![0.0; chances.len()], vec![0.0; chances.len()]);
+    let (mut drafted, mut accepted) = (0, 0);
+    let place = |tokens: &[u32]| tokens.iter().fold(0, |at, t| at * VOCABULARY + *t as usize);
+    for seed in 0..DRAWS {
+        sync(&mut session, &mut engine, &prompt);
+        let what = Generate {
+            settings,
+            seed,
+            tokens_max: Some(3),
+            speculation: Speculation::Mtp,
+            ..Generate::default()
+        };
+        let (tokens, report) = generate(&mut session, &mut engine, &what);
+        let tokens: Vec<u32> = tokens.into_iter().map(|token| token.id).collect();
+        seen[place(&tokens)] += 1.0;
+        (drafted, accepted) =
+            (drafted + report.speculation.drafted, accepted + report.speculation.accepted);
+        // What a decoder would give that takes the likeliest second token half of the time.
+        let second = &chances[tokens[0] as usize * 36..][..36];
+        let likeliest = (0..36).max_by(|a, b| second[*a].total_cmp(&second[*b])).unwrap() / 6;
+        let second = if seed % 2 == 0 { id(likeliest) } else { tokens[1] };
+        greedy[place(&[tokens[0], second, tokens[2]])] += 1.0;
+    }
+    assert!(accepted > 500 && drafted > accepted + 500, "{accepted} of {drafted} were right");
+    let draws = u32::try_from(DRAWS).unwrap().into();
+    let (sum, freedom) = chi_square(&seen, &chances, draws);
+    // A sum beyond this is seen once in some 100,000 such tests (Wilson and Hilferty).
+    let nu = u32::try_from(freedom).unwrap();
+    let spread = 2.0 / (9.0 * f64::from(nu));
+    let most = f64::from(nu) * (1.0 - spread + 4.27 * spread.sqrt()).powi(3);
+    assert!(freedom > 50 && sum < most, "{sum} with {freedom} degrees of freedom, {most} allowed");
+    let (biased, _) = chi_square(&greedy, &chances, draws);
+    assert!(biased > most, "the test would not see a bias: {biased} of {most}");
+}
+
 #[test]
 fn an_answer_does_not_depend_on_how_it_is_cut() {
     let mut engine = engine_of(&tiny(VOCABULARY), options());

@@ -5,14 +5,15 @@
 mod common;
 
 use common::{Dice, engine, engine_of, generate, logits, options, steps, sync, tiny};
+use ironstar_engine::scheduler::{Event, FakeClock, Limits, Request, RequestId, Scheduler, Stats};
 use ironstar_engine::store::sim::{Faults, Rot, SimDisk};
 use ironstar_engine::store::{Disk, Folder, Writing};
-use ironstar_engine::{DrafterChoice, Engine, EngineOptions, Generate, Session};
+use ironstar_engine::{Control, DrafterChoice, Engine, EngineOptions, Generate, Session};
 use ironstar_model::RowStorage;
 use ironstar_model::testing::Tiny;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// An engine on a simulated disk, with nothing kept in memory unless said.
@@ -117,6 +118,78 @@ fn other_weights_or_settings_never_meet() {
     }
     let threads = EngineOptions { threads: 2, step_rows: 7, ..no_ram() };
     assert_eq!(reused(&tiny(96), threads), 300, "what changes no bit shares");
+}
+
+fn nano() -> Engine {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/nano.gguf");
+    let options = EngineOptions { drafter: DrafterChoice::None, ..options() };
+    Engine::open(&path, options, &mut |_| {}).unwrap()
+}
+
+/// A client sends the text of an answer back, and not its tokens: the state is found, and the
+/// answer goes on from the tokens that the model drew.
+#[test]
+fn a_text_that_comes_back_finds_its_state() {
+    let mut engine = nano();
+    let tokenizer = engine.tokenizer().unwrap().clone();
+    let bos = tokenizer.bos().unwrap();
+    let eos = tokenizer.eos().unwrap();
+    let question = [&[bos][..], &tokenizer.encode("Tell me about the fox.")].concat();
+    let answer = "The fox was happy. He ran home, and then he slept under the big old tree.";
+    // Tokens that nobody makes of this text, as a model may draw them.
+    let drawn: Vec<u32> = answer.bytes().flat_map(|b| tokenizer.encode_bytes(&[b])).collect();
+    let told = [&question[..], &drawn].concat();
+    let mut session = engine.session(600).unwrap();
+    sync(&mut session, &mut engine, &told);
+    let follow = [&[eos][..], &tokenizer.encode(" And then what?")].concat();
+    for (cut, more) in [(answer.len(), ""), (answer.len(), " The"), (answer.len() - 10, "")] {
+        // The text as the client has it, with more behind it or cut short.
+        let text = format!("{}{more}", &answer[..cut]);
+        let prompt = [&question[..], &tokenizer.encode(&text), &follow].concat();
+        let known = engine.known_tokens(&prompt);
+        if cut < answer.len() {
+            assert_eq!(known, None, "the stored text is no beginning of this one");
+            continue;
+        }
+        let known = known.unwrap();
+        assert!(known.starts_with(&told) && known.ends_with(&follow));
+        assert_eq!(tokenizer.decode(&known), tokenizer.decode(&prompt));
+        let mut session = engine.session(600).unwrap();
+        let report = sync(&mut session, &mut engine, &known);
+        assert_eq!(report.reused, told.len());
+        let mut fresh = nano();
+        let mut other = fresh.session(600).unwrap();
+        sync(&mut other, &mut fresh, &known);
+        assert_eq!(logits(&session), logits(&other), "the bits of these tokens");
+        assert_eq!(engine.known_tokens(&known), None, "nothing to gain any more");
+    }
+    // Who only writes the marker's text has not said the same.
+    let written = String::from_utf8(tokenizer.token_bytes(bos).to_vec()).unwrap();
+    let plain = [tokenizer.encode(&written), question[1..].to_vec(), tokenizer.encode(answer)];
+    assert_eq!(engine.known_tokens(&plain.concat()), None);
+    by_requests(engine, [question, tokenizer.encode(answer), follow].concat(), told.len());
+}
+
+/// The same through the scheduler, where a request says that it is a text, and where it does not.
+fn by_requests(engine: Engine, prompt: Vec<u32>, known: usize) {
+    let mut scheduler = Scheduler::new(engine, Box::new(FakeClock::default()), Limits::default());
+    for is_text in [true, false] {
+        let told: Arc<Mutex<Option<Stats>>> = Arc::default();
+        let heard = told.clone();
+        let sink = move |event: Event| {
+            if let Event::Done { stats, .. } = event {
+                *heard.lock().unwrap() = Some(stats);
+            }
+            Control::Continue
+        };
+        let what = Generate { tokens_max: Some(3), ..Generate::default() };
+        let request = Request { prompt: prompt.clone(), what, is_text, ..Request::default() };
+        scheduler.submit(RequestId(1), request, Box::new(sink));
+        while scheduler.turn() {}
+        let stats = told.lock().unwrap().unwrap();
+        assert_eq!(stats.tokens, 3);
+        assert_eq!((stats.reused >= known, stats.prompt > prompt.len()), (is_text, is_text));
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 #![expect(clippy::print_stdout, reason = "the child reports through its output")]
 #![cfg(unix)]
 
-use ironstar_engine::store::{Folder, Key, Loaded, Settings, Store, Writing};
+use ironstar_engine::store::{Checkpoint, Folder, Key, Loaded, Settings, Store, Writing};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -46,8 +46,8 @@ fn child() {
         let tokens = tokens(n);
         let blocks = store.missing(&tokens).into_iter();
         let blocks = blocks.map(|b| (b, payload(&tokens[..(b + 1) * 128], BLOCK_BYTES))).collect();
-        let checkpoint = payload(&tokens, 2 * BLOCK_BYTES);
-        assert!(store.insert(&tokens, blocks, checkpoint, false).wait());
+        let checkpoint = Checkpoint::plain(payload(&tokens, 2 * BLOCK_BYTES));
+        assert!(store.insert(&tokens, blocks, checkpoint).wait());
         println!("saved {n}");
     }
 }

@@ -66,13 +66,17 @@ impl Logits {
         &self.values[index * self.vocabulary..(index + 1) * self.vocabulary]
     }
 
-    /// The largest logit's token, the lowest of equals; none where there is no number.
+    /// The largest logit's token, the lowest of equals, as the zeros of both signs are; none where
+    /// there is no number.
     #[must_use]
     pub fn likeliest(logits: &[f32]) -> Option<u32> {
-        let best = (0..logits.len())
-            .filter(|&i| logits[i] > f32::NEG_INFINITY)
-            .min_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)))?;
-        u32::try_from(best).ok()
+        let (mut best, mut largest) = (None, f32::NEG_INFINITY);
+        for (token, &logit) in (0u32..).zip(logits) {
+            if logit > largest {
+                (best, largest) = (Some(token), logit);
+            }
+        }
+        best
     }
 
     /// All rows behind one another.

@@ -517,6 +517,10 @@ impl Backend for Gpu {
         self.driver.name()
     }
 
+    fn kind(&self) -> String {
+        format!("{} {}", self.driver.name(), self.driver.facts().device)
+    }
+
     fn counters(&self) -> Counters {
         self.counters
     }

@@ -26,6 +26,9 @@ pub struct Request {
     /// Wants [`Event::Prompt`] with so many alternatives a token. The whole prompt is then
     /// evaluated, whatever is there already.
     pub prompt_logprobs: Option<usize>,
+    /// Whether the prompt is what its tokens say, so that other tokens of the same text, from which
+    /// a stored state goes further, may take their place.
+    pub is_text: bool,
 }
 
 /// What happens to a request, in this order.

@@ -51,6 +51,12 @@ pub trait Source {
     /// Memory of a session with room for so many tokens.
     fn session_bytes(&self, context: usize) -> u64;
 
+    /// Other tokens of the same text, where more of them need no work ([`Engine::known_tokens`]).
+    fn same_text(&mut self, tokens: &[u32]) -> Option<Vec<u32>> {
+        let _none_is_known = tokens;
+        None
+    }
+
     /// A new session, as far on the way to these tokens as is possible without evaluating; empty
     /// where it must be `fresh`.
     fn open(&mut self, context: usize, tokens: &[u32], fresh: bool)
@@ -119,6 +125,10 @@ impl Source for Engine {
         let plan = self.model.plan(context);
         // Scratch belongs to the model and is there once.
         plan.iter().filter(|line| line.what != "scratch").map(|line| line.bytes).sum()
+    }
+
+    fn same_text(&mut self, tokens: &[u32]) -> Option<Vec<u32>> {
+        self.known_tokens(tokens)
     }
 
     fn open(&mut self, context: usize, tokens: &[u32], fresh: bool) -> Result<Session, Error> {

@@ -26,11 +26,78 @@ impl Key {
         &self.0
     }
 
-    /// Name of a folder for files of this key and this version of the format.
-    #[must_use]
-    pub fn folder(&self) -> String {
-        self.0[..8].iter().fold("v1-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    /// Where files of this key are.
+    pub(super) fn home(&self) -> Home {
+        Home(*self.0.first_chunk().expect("a key has 32 bytes"))
     }
+}
+
+/// Names the folder of a key, for files of this version of the format: `v1-` and sixteen digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Home([u8; Home::BYTES]);
+
+impl Home {
+    const BYTES: usize = 8;
+    const PREFIX: &str = "v1-";
+
+    pub fn parse(text: &str) -> Option<Home> {
+        Some(Home(hex(text.strip_prefix(Home::PREFIX)?)?))
+    }
+}
+
+impl fmt::Display for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Home::PREFIX)?;
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+/// What tokens say, whatever they are: the length of their text and its hash. Two rows of tokens
+/// with the same are the same text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Text {
+    pub(super) bytes: u64,
+    pub(super) id: Id,
+}
+
+impl Text {
+    /// Of a text whose beginnings are all different from other texts' beginnings.
+    #[must_use]
+    pub fn new(key: &Key, text: &[u8]) -> Text {
+        let mut hasher = Text::hasher(key);
+        hasher.update(text);
+        let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        Text { bytes, id: first_bytes(hasher.finalize()) }
+    }
+
+    fn hasher(key: &Key) -> blake3::Hasher {
+        let mut hasher = blake3::Hasher::new_keyed(&key.0);
+        hasher.update(b"text");
+        hasher
+    }
+}
+
+/// Those of `known`, in rising order of length, that are beginnings of a text.
+pub(super) fn beginnings<T>(
+    key: &Key,
+    text: &[u8],
+    known: impl Iterator<Item = (Text, T)>,
+) -> Vec<T> {
+    let (mut hasher, mut done, mut found) = (Text::hasher(key), 0, Vec::new());
+    let mut last: Option<Text> = None;
+    for (candidate, what) in known {
+        let end = usize::try_from(candidate.bytes).ok().filter(|end| *end <= text.len());
+        let Some(end) = end else { break };
+        if end > done || last.is_none() {
+            hasher.update(&text[done..end]);
+            done = end;
+            last = Some(Text { bytes: candidate.bytes, id: first_bytes(hasher.finalize()) });
+        }
+        if last == Some(candidate) {
+            found.push(what);
+        }
+    }
+    found
 }
 
 /// Names a place in the tree: 160 bits of a cryptographic hash, so that no prompt can be made to
@@ -45,21 +112,26 @@ impl Id {
     /// Reads the form that [`fmt::Display`] writes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Id> {
-        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        let digit = |c: u8| match c {
-            b'0'..=b'9' => Some(c - b'0'),
-            b'a'..=b'f' => Some(c - b'a' + 10),
-            _ => None,
-        };
-        let mut id = [0; Id::BYTES];
-        if pairs.len() != Id::BYTES || !rest.is_empty() {
-            return None;
-        }
-        for (byte, pair) in id.iter_mut().zip(pairs) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-        }
-        Some(Id(id))
+        Some(Id(hex(text)?))
     }
+}
+
+/// Bytes of exactly so many digits, the small letters among them.
+fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |c: u8| match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        _ => None,
+    };
+    if pairs.len() != N || !rest.is_empty() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(pairs) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
 }
 
 impl fmt::Display for Id {

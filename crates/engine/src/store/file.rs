@@ -1,7 +1,7 @@
 //! One node as a file (`docs/state-format.md`), and its name. Nothing that is read is believed
 //! before its checksum and its place in the tree are checked.
 
-use super::chain::{self, Id, Key, Kind};
+use super::chain::{self, Home, Id, Key, Kind, Text};
 use ironstar_model::BLOCK_TOKENS;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub(super) const MAGIC: &[u8; 8] = b"ISTORE\0\x01";
 const HEADER_BYTES: usize = 112;
 /// Bytes that share a checksum, from the beginning of the file; the last ones are fewer.
 const PIECE_BYTES: usize = 1 << 16;
-/// Most bytes of extras: room for a rendered text of some 100,000 tokens.
+/// Most bytes of extras.
 const EXTRAS_MAX: usize = 1 << 20;
 /// End of every name.
 const SUFFIX: &str = ".state";
@@ -43,35 +43,62 @@ impl Deref for Payload {
 /// What a file's name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
+    pub home: Home,
     pub kind: Kind,
     pub position: usize,
     pub parent: Id,
     pub id: Id,
+    /// Where it is known.
+    pub text: Option<Text>,
 }
 
 impl Name {
-    pub fn text(&self) -> String {
-        let Name { kind, position, parent, id } = self;
-        format!("{}{position:010}-{parent}-{id}{SUFFIX}", kind.letter())
+    /// Folder and name.
+    pub fn path(&self) -> String {
+        let Name { home, kind, position, parent, id, text } = self;
+        let text = text.map_or(String::new(), |t| format!("-{:012}-{}", t.bytes, t.id));
+        format!("{home}/{}{position:010}-{parent}-{id}{text}{SUFFIX}", kind.letter())
     }
 
-    pub fn parse(text: &str) -> Option<Name> {
-        let rest = text.strip_suffix(SUFFIX)?;
-        let mut letters = rest.chars();
+    pub fn parse(path: &str) -> Option<Name> {
+        let (home, name) = path.split_once('/')?;
+        let home = Home::parse(home)?;
+        let mut letters = name.strip_suffix(SUFFIX)?.chars();
         let letter = letters.next()?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.letter() == letter)?;
         let mut parts = letters.as_str().split('-');
         let position = parts.next()?.parse().ok()?;
         let (parent, id) = (Id::parse(parts.next()?)?, Id::parse(parts.next()?)?);
-        let name = Name { kind, position, parent, id };
+        let text = match parts.next() {
+            None => None,
+            Some(bytes) => Some(Text { bytes: bytes.parse().ok()?, id: Id::parse(parts.next()?)? }),
+        };
+        let name = Name { home, kind, position, parent, id, text };
         // Only the one spelling is ours.
-        (name.text() == text).then_some(name)
+        (name.path() == path).then_some(name)
     }
+}
+
+/// Bytes from the beginning of a file that its own tokens end within.
+pub(super) const HEAD_BYTES: u64 = (HEADER_BYTES + BLOCK_TOKENS * 4) as u64;
+
+/// A node's own tokens, from the beginning of its file. No checksum is needed: its id is a hash
+/// over them.
+pub(super) fn own_tokens(head: &[u8], key: &Key, name: &Name) -> Option<Vec<u32>> {
+    let (header, rest) = head.split_at_checked(HEADER_BYTES)?;
+    let count = u32::from_le_bytes(header[84..88].try_into().expect("four bytes"));
+    let count = usize::try_from(count).ok().filter(|count| *count <= BLOCK_TOKENS)?;
+    let tokens = rest.get(..count * 4)?.as_chunks::<4>().0.iter();
+    let tokens: Vec<u32> = tokens.map(|t| u32::from_le_bytes(*t)).collect();
+    (chain::child(key, name.parent, name.kind, &tokens) == name.id).then_some(tokens)
 }
 
 /// Why a file is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
+    /// Larger than any of its model.
+    #[error("it is larger than it can be")]
+    Large,
     /// Shorter than its parts.
     #[error("it ends too early")]
     Short,
@@ -206,7 +233,7 @@ pub(super) fn open(
     tokens: &[u32],
 ) -> Result<Payload, Damage> {
     let view = read_file(&bytes)?;
-    let Name { kind, position, parent, id } = *name;
+    let Name { kind, position, parent, id, .. } = *name;
     let named = (view.kind, view.position, view.parent, view.id) == (kind, position, parent, id);
     let placed = view.key == key.bytes() && view.tokens == tokens;
     if !named || !placed || chain::child(key, parent, kind, tokens) != id {

@@ -123,7 +123,10 @@ fn run(writer: &mut Writer, job: Job) {
         Job::Save(save) => writer.save(&save),
         // Several may have waited behind a long save.
         Job::Refresh if writer.is_fresh() => {}
-        Job::Refresh => writer.refresh(),
+        Job::Refresh => {
+            // Told in the status; the next lookup asks again.
+            let _seen = writer.refresh();
+        }
         Job::Flush(done) => {
             let _gone = done.send(());
         }

@@ -3,19 +3,22 @@
 //! A node is a block of 128 tokens with the rows that it closed, or a checkpoint with the rest that
 //! a session needs to go on at a position (`State::export_block`, `State::export_checkpoint`). Its
 //! name is a hash over the model and all tokens up to there, so whoever has the same tokens finds
-//! it: another session, a branch, the next run. A prefix that many share is there once.
+//! it: another session, a branch, the next run. A prefix that many share is there once. A checkpoint
+//! may also be found by what its tokens say ([`Store::tokens_of_text`]), for a client that sends
+//! back the text of an answer and not its tokens.
 //!
-//! Payloads are bytes that the store does not understand. Memory and disk have a limit each, and
-//! what is worth least for its bytes goes first (`tree.rs`). The disk tier is written by a thread
+//! Payloads are bytes that the store does not understand. Memory has a limit, and so has the folder,
+//! for all models in it and whoever writes there; what is worth least for its bytes goes first
+//! (`tree.rs`). The disk tier is written by a thread
 //! of its own and read with distrust; whatever happens to the folder, requests go on without it,
 //! and [`Status::problems`] tells. `docs/state-format.md` has the files.
 //!
 //! ```
-//! use ironstar_engine::store::{Key, Settings, Store};
+//! use ironstar_engine::store::{Checkpoint, Key, Settings, Store};
 //! let mut store = Store::new(Key::new(&[b"a model"]), Settings::default());
 //! let tokens: Vec<u32> = (0..300).collect();
 //! let blocks = store.missing(&tokens).into_iter().map(|block| (block, vec![1; 50])).collect();
-//! store.insert(&tokens, blocks, b"rings".to_vec(), false);
+//! store.insert(&tokens, blocks, Checkpoint::plain(b"rings".to_vec()));
 //! let found = store.find(&[&tokens[..], &[7]].concat(), 301).expect("just stored");
 //! assert_eq!((found.position(), found.blocks()), (300, 2));
 //! ```
@@ -28,7 +31,7 @@ pub mod sim;
 mod tree;
 mod writer;
 
-pub use chain::{Id, Key, Kind};
+pub use chain::{Id, Key, Kind, Text};
 pub use disk::{Claim, Disk, Folder, Listed};
 pub use file::{Damage, View, read_file, sealed};
 pub use writer::{Problem, Receipt};
@@ -45,13 +48,15 @@ use writer::{Part, Save, Shared, Writer};
 const READERS: usize = 2;
 /// Files that each of them holds ready.
 const READ_AHEAD: usize = 2;
+/// Checkpoints of the same text that are looked at.
+const TEXTS_MAX: usize = 4;
 
 /// Limits of a store, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Memory of all payloads; 0 keeps none in memory.
     pub ram_bytes: u64,
-    /// All files of one model.
+    /// All files of the folder: those of other models and processes too.
     pub disk_bytes: u64,
     /// One file; larger ones are not believed.
     pub file_bytes_max: u64,
@@ -72,6 +77,32 @@ pub enum Writing {
     AtOnce,
     /// [`Store::flush`]; for simulations.
     OnFlush,
+}
+
+/// What is stored at a position beside the blocks before it.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// Its payload.
+    pub bytes: Vec<u8>,
+    /// Whether the logits of its last token are in there.
+    pub has_logits: bool,
+    /// What all its tokens say, where that is known.
+    pub text: Option<Text>,
+}
+
+impl Checkpoint {
+    /// One without logits and text.
+    #[must_use]
+    pub fn plain(bytes: Vec<u8>) -> Checkpoint {
+        Checkpoint { bytes, has_logits: false, text: None }
+    }
+}
+
+/// A payload in memory, and the tokens of its own.
+#[derive(Debug)]
+struct Kept {
+    payload: Payload,
+    tokens: Box<[u32]>,
 }
 
 /// A checkpoint that was found, and the blocks before it.
@@ -132,7 +163,7 @@ pub struct Status {
     pub ram_bytes: u64,
     /// How many.
     pub ram_nodes: usize,
-    /// Files of this model.
+    /// Files of the folder, of all models.
     pub disk_bytes: u64,
     /// How many.
     pub disk_nodes: usize,
@@ -153,7 +184,7 @@ pub(crate) type Suspects = Arc<Mutex<Vec<Found>>>;
 pub struct Store {
     key: Key,
     settings: Settings,
-    ram: Tree<Payload>,
+    ram: Tree<Kept>,
     disk: Option<(Arc<Shared>, Lane)>,
     suspects: Suspects,
 }
@@ -204,12 +235,7 @@ impl Store {
     /// The furthest stored position on the way to these tokens, but not beyond `most` of them. At
     /// the last token only one with logits serves.
     pub fn find(&mut self, tokens: &[u32], most: usize) -> Option<Found> {
-        self.drop_suspects();
-        if let Some((shared, lane)) = &mut self.disk
-            && shared.is_stale()
-        {
-            lane.refresh();
-        }
+        self.look();
         let serves =
             |name: &Name| name.position < tokens.len() || name.kind == Kind::CheckpointWithLogits;
         self.furthest(tokens, most, &serves)
@@ -227,19 +253,27 @@ impl Store {
         most: usize,
         serves: &dyn Fn(&Name) -> bool,
     ) -> Option<Found> {
-        let mut chain = chain::blocks(&self.key, tokens);
+        let (mut chain, home) = (chain::blocks(&self.key, tokens), self.key.home());
         let view = self.disk.as_ref().map(|(shared, _)| shared.view());
         let disk = view.as_ref().map(|view| &view.tree);
         let is_there = |id: &Id| self.ram.contains(id) || disk.is_some_and(|d| d.contains(id));
         let whole = chain[1..].iter().take_while(|id| is_there(id)).count();
         for blocks in (0..=whole).rev() {
             let (block, start) = (chain[blocks], blocks * BLOCK_TOKENS);
-            let of_ram = self.ram.checkpoints_after(&block).map(|(id, n)| (id, n.kind, n.position));
+            let of_ram = self.ram.checkpoints_after(&block);
+            let of_ram = of_ram.map(|(id, n)| (id, n.kind, n.position, n.text));
             let of_disk = disk.into_iter().flat_map(|d| d.checkpoints_after(&block));
-            let of_disk = of_disk.map(|(id, n)| (id, n.kind, n.position));
+            let of_disk = of_disk.map(|(id, n)| (id, n.kind, n.position, n.text));
             let best = of_ram
                 .chain(of_disk)
-                .map(|(id, kind, position)| Name { kind, position, parent: block, id })
+                .map(|(id, kind, position, text)| Name {
+                    home,
+                    kind,
+                    position,
+                    parent: block,
+                    id,
+                    text,
+                })
                 .filter(|name| (start..start + BLOCK_TOKENS).contains(&name.position))
                 .filter(|name| name.position <= most.min(tokens.len()) && serves(name))
                 .filter(|name| {
@@ -253,6 +287,48 @@ impl Store {
             }
         }
         None
+    }
+
+    /// Tokens of a checkpoint whose text is a beginning of this one and has more than `least` bytes;
+    /// of the longest such.
+    pub fn tokens_of_text(&mut self, text: &[u8], least: usize) -> Option<Vec<u32>> {
+        self.look();
+        let long = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+        let (least, most) = (long(least), long(text.len()));
+        let mut known: Vec<(Text, Id)> = self.ram.texts(least, most).collect();
+        if let Some((shared, _)) = &self.disk {
+            known.extend(shared.view().tree.texts(least, most));
+        }
+        known.sort_by_key(|(text, _)| text.bytes);
+        let found = chain::beginnings(&self.key, text, known.into_iter());
+        found.into_iter().rev().take(TEXTS_MAX).find_map(|id| self.tokens_to(id))
+    }
+
+    /// All tokens of a checkpoint, from memory or the heads of its files; none if a part of its way
+    /// is gone.
+    fn tokens_to(&self, checkpoint: Id) -> Option<Vec<u32>> {
+        let (root, mut at, mut parts) = (chain::root(&self.key), checkpoint, Vec::new());
+        let mut whole = None;
+        while at != root {
+            let (position, parent, tokens) = match (self.ram.get(&at), &self.disk) {
+                (Some(node), _) => (node.position, node.parent, node.payload.tokens.to_vec()),
+                (None, None) => return None,
+                (None, Some((shared, _))) => {
+                    let name = shared.view().tree.get(&at).map(|node| writer::name_of(at, node))?;
+                    (name.position, name.parent, shared.own_tokens(&self.key, &name)?)
+                }
+            };
+            let most = *whole.get_or_insert(position);
+            // A way longer than it says is none.
+            if position > most || parts.len() > most / BLOCK_TOKENS {
+                return None;
+            }
+            parts.push(tokens);
+            at = parent;
+        }
+        parts.reverse();
+        let tokens = parts.concat();
+        (Some(tokens.len()) == whole).then_some(tokens)
     }
 
     /// Gives the parts of a stored state to `sink`, without the blocks before `first_block`, which
@@ -277,7 +353,7 @@ impl Store {
             };
             sink(part).map_err(LoadError::Sink)?;
             if fits {
-                read.push((name, payload));
+                read.push((name, payload, wanted[index].tokens));
             }
             Ok(())
         };
@@ -294,13 +370,14 @@ impl Store {
     fn wanted<'t>(&self, found: &Found, tokens: &'t [u32], first: usize) -> Vec<lane::Wanted<'t>> {
         let mut wanted = Vec::new();
         let mut add = |name: Name, tokens: &'t [u32]| {
-            let held = self.ram.get(&name.id).map(|node| node.payload.clone());
+            let held = self.ram.get(&name.id).map(|node| node.payload.payload.clone());
             wanted.push(lane::Wanted { key: self.key, name, tokens, held });
         };
         for block in first..found.blocks() {
             let position = (block + 1) * BLOCK_TOKENS;
             let (parent, id) = (found.chain[block], found.chain[block + 1]);
-            let name = Name { kind: Kind::Block, position, parent, id };
+            let (home, kind, text) = (self.key.home(), Kind::Block, None);
+            let name = Name { home, kind, position, parent, id, text };
             add(name, &tokens[block * BLOCK_TOKENS..position]);
         }
         add(found.name, &tokens[found.blocks() * BLOCK_TOKENS..found.position()]);
@@ -323,26 +400,24 @@ impl Store {
     }
 
     /// Notes a use, and keeps in memory what was read.
-    fn used(&mut self, found: &Found, read: Vec<(Name, Payload)>) {
-        for (name, payload) in read {
-            self.keep(name, payload);
+    fn used(&mut self, found: &Found, read: Vec<(Name, Payload, &[u32])>) {
+        for (name, payload, tokens) in read {
+            self.keep(&name, payload, tokens);
         }
         self.ram.touch(&found.name.id);
         self.ram.evict(self.settings.ram_bytes, &found.ids().collect());
         if let Some((shared, _)) = &self.disk {
-            let mut view = shared.view();
-            if view.tree.contains(&found.name.id) {
-                view.tree.touch(&found.name.id);
-                drop(view);
-                // Only the order of eviction in later runs would suffer.
-                let _hint = shared.disk.touch(&found.name.text());
-            }
+            let path = shared.view().touch(&found.name.id);
+            // Where this fails only the order of eviction elsewhere suffers.
+            let _hint = path.map(|path| shared.disk.touch(&path));
         }
     }
 
-    fn keep(&mut self, Name { kind, position, parent, id }: Name, payload: Payload) {
+    fn keep(&mut self, name: &Name, payload: Payload, tokens: &[u32]) {
+        let Name { kind, position, parent, id, text, .. } = *name;
         let bytes = u64::try_from(payload.len()).unwrap_or(u64::MAX);
-        self.ram.insert(id, Node { kind, parent, position, bytes, payload });
+        let payload = Kept { payload, tokens: tokens.into() };
+        self.ram.insert(id, Node { kind, parent, position, bytes, text, payload });
     }
 
     /// Blocks on the way to these tokens that an insert would have to bring.
@@ -364,30 +439,31 @@ impl Store {
         &mut self,
         tokens: &[u32],
         blocks: Vec<(usize, Vec<u8>)>,
-        checkpoint: Vec<u8>,
-        logits: bool,
+        checkpoint: Checkpoint,
     ) -> Receipt {
         self.drop_suspects();
-        let chain = chain::blocks(&self.key, tokens);
+        let Checkpoint { bytes, has_logits, text } = checkpoint;
+        let (chain, home) = (chain::blocks(&self.key, tokens), self.key.home());
         let (whole, position) = (chain.len() - 1, tokens.len());
-        let kind = if logits { Kind::CheckpointWithLogits } else { Kind::Checkpoint };
+        let kind = if has_logits { Kind::CheckpointWithLogits } else { Kind::Checkpoint };
         let parent = chain[whole];
         let id = chain::child(&self.key, parent, kind, &tokens[whole * BLOCK_TOKENS..]);
-        let found = Found { name: Name { kind, position, parent, id }, chain };
+        let found = Found { name: Name { home, kind, position, parent, id, text }, chain };
         let mut fresh: Vec<(Name, Payload)> = Vec::with_capacity(blocks.len() + 1);
         for (block, bytes) in blocks.into_iter().filter(|(block, _)| *block < whole) {
             let (parent, id) = (found.chain[block], found.chain[block + 1]);
-            let position = (block + 1) * BLOCK_TOKENS;
-            fresh.push((Name { kind: Kind::Block, position, parent, id }, Payload::new(bytes)));
+            let (kind, text, position) = (Kind::Block, None, (block + 1) * BLOCK_TOKENS);
+            let name = Name { home, kind, position, parent, id, text };
+            fresh.push((name, Payload::new(bytes)));
         }
-        fresh.push((found.name, Payload::new(checkpoint)));
+        fresh.push((found.name, Payload::new(bytes)));
         let receipt = self.save(tokens, &found, &fresh);
         let new = fresh.iter().filter(|(name, _)| !self.ram.contains(&name.id));
         let new: u64 = new.map(|(_, p)| u64::try_from(p.len()).unwrap_or(u64::MAX)).sum();
         let old: u64 = found.ids().filter_map(|id| Some(self.ram.get(&id)?.bytes)).sum();
         if new.saturating_add(old) <= self.settings.ram_bytes {
             for (name, payload) in fresh {
-                self.keep(name, payload);
+                self.keep(&name, payload, own_part(tokens, &name));
             }
             self.ram.evict(self.settings.ram_bytes, &found.ids().collect());
         }
@@ -400,23 +476,24 @@ impl Store {
         let mut parts = Vec::new();
         {
             let view = shared.view();
-            for (block, id) in found.ids().enumerate() {
+            for id in found.ids() {
                 if view.tree.contains(&id) || view.pending.contains_key(&id) {
                     continue;
                 }
-                let start = block * BLOCK_TOKENS;
-                let end = (start + BLOCK_TOKENS).min(tokens.len());
                 let new = fresh.iter().find(|(name, _)| name.id == id);
                 let (name, payload) = match (new, self.ram.get(&id)) {
                     (Some((name, payload)), _) => (*name, payload.clone()),
                     (None, Some(node)) => {
-                        let (kind, position, parent) = (node.kind, node.position, node.parent);
-                        (Name { kind, position, parent, id }, node.payload.clone())
+                        let Node { kind, position, parent, text, .. } = *node;
+                        let home = self.key.home();
+                        let name = Name { home, kind, position, parent, id, text };
+                        (name, node.payload.payload.clone())
                     }
                     // The disk lost it just now; the next save brings it.
                     (None, None) => return Receipt::settled(false),
                 };
-                parts.push(Part { name, tokens: tokens[start..end].to_vec(), payload });
+                let tokens = own_part(tokens, &name).to_vec();
+                parts.push(Part { name, tokens, payload });
             }
         }
         let receipt = Receipt::default();
@@ -468,6 +545,16 @@ impl Store {
         }
     }
 
+    /// Before a lookup.
+    fn look(&mut self) {
+        self.drop_suspects();
+        if let Some((shared, lane)) = &mut self.disk
+            && shared.is_stale()
+        {
+            lane.refresh();
+        }
+    }
+
     fn drop_suspects(&mut self) {
         let suspects =
             std::mem::take(&mut *self.suspects.lock().unwrap_or_else(PoisonError::into_inner));
@@ -475,6 +562,17 @@ impl Store {
             self.set_aside(found);
         }
     }
+}
+
+/// Tokens of a node's own, of all those up to its end or further.
+fn own_part<'t>(tokens: &'t [u32], name: &Name) -> &'t [u32] {
+    let start = match name.kind {
+        Kind::Block => name.position - BLOCK_TOKENS,
+        Kind::Checkpoint | Kind::CheckpointWithLogits => {
+            name.position - name.position % BLOCK_TOKENS
+        }
+    };
+    &tokens[start..name.position]
 }
 
 #[cfg(test)]

@@ -317,6 +317,12 @@ impl Disk for SimDisk {
         Ok(bytes.clone())
     }
 
+    fn read_head(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = self.read(name, u64::MAX)?;
+        bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        Ok(bytes)
+    }
+
     fn create(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
         let mut world = self.world();
         let bytes = parts.concat();

@@ -26,7 +26,17 @@ fn payload(tokens: &[u32], len: usize) -> Vec<u8> {
 fn put(store: &mut Store, tokens: &[u32]) -> Receipt {
     let blocks = store.missing(tokens).into_iter();
     let blocks = blocks.map(|b| (b, payload(&tokens[..(b + 1) * BLOCK_TOKENS], BLOCK))).collect();
-    store.insert(tokens, blocks, payload(tokens, RINGS), false)
+    let text = Some(Text::new(store.key(), &said(tokens)));
+    store.insert(
+        tokens,
+        blocks,
+        Checkpoint { bytes: payload(tokens, RINGS), has_logits: false, text },
+    )
+}
+
+/// What tokens say here: the same for two that differ in the last bit only.
+fn said(tokens: &[u32]) -> Vec<u8> {
+    tokens.iter().flat_map(|token| (token | 1).to_le_bytes()).collect()
 }
 
 /// The position of the best, when all its parts are what they should be.
@@ -74,7 +84,8 @@ fn the_furthest_that_serves_is_found() {
     for end in [100, 300, 640, 700] {
         put(&mut store, &all[..end]);
     }
-    store.insert(&all[..300], vec![], payload(&all[..300], RINGS), true);
+    let bytes = payload(&all[..300], RINGS);
+    store.insert(&all[..300], vec![], Checkpoint { has_logits: true, ..Checkpoint::plain(bytes) });
     let mut best = |tokens: &[u32], most: usize| {
         store.find(tokens, most).map(|f| (f.position(), f.has_logits()))
     };
@@ -94,6 +105,96 @@ fn the_furthest_that_serves_is_found() {
     let mut other = Store::new(Key::new(&[b"mod", b"el"]), Settings::default());
     put(&mut other, &all);
     assert_ne!(other.key(), store.key(), "where parts of a key end matters");
+}
+
+#[test]
+fn tokens_are_found_by_what_they_say() {
+    let disk = SimDisk::new(10);
+    let mut store = disk_store(&disk, Settings::default());
+    let all = tokens(1, 1000);
+    let other: Vec<u32> = all.iter().map(|token| token ^ 1).collect();
+    for end in [100, 300, 640] {
+        put(&mut store, &all[..end]);
+    }
+    store.flush();
+    let mut by_disk = disk_store(&disk, only_disk());
+    for store in [&mut store, &mut by_disk] {
+        assert_eq!(store.find(&other, 1000).map(|found| found.position()), None);
+        let mut known =
+            |end: usize, least: usize| store.tokens_of_text(&said(&other[..end]), least);
+        assert_eq!(known(1000, 0).as_deref(), Some(&all[..640]));
+        assert_eq!(known(640, 639 * 4).as_deref(), Some(&all[..640]));
+        assert_eq!(known(640, 640 * 4), None, "no gain");
+        assert_eq!(known(639, 0).as_deref(), Some(&all[..300]));
+        assert_eq!(known(99, 0), None);
+        assert_eq!(known(0, 0), None);
+        let mut text = said(&other);
+        text[0] ^= 2;
+        assert_eq!(store.tokens_of_text(&text, 0), None, "another text");
+    }
+    // Another model's states are not known, whatever they say.
+    let mut foreign = Store::new(Key::new(&[b"another"]), only_disk())
+        .with_disk(Arc::new(disk.clone()), Writing::OnFlush);
+    assert_eq!(foreign.tokens_of_text(&said(&all), 0), None);
+    // A way with a wrong or a missing part is none; what lies before it still serves.
+    let block = disk.names().into_iter().filter_map(|n| Name::parse(&n)).collect::<Vec<_>>();
+    let fourth = block.iter().find(|n| n.position == 512 && n.kind == Kind::Block).unwrap();
+    disk.rot(&fourth.path(), Rot::Gone);
+    assert_eq!(by_disk.tokens_of_text(&said(&other), 0).as_deref(), Some(&all[..300]));
+    let end = block.iter().find(|n| n.position == 300).unwrap();
+    let mut bytes = disk.read(&end.path(), u64::MAX).unwrap();
+    bytes[115] ^= 1;
+    disk.put(&end.path(), bytes);
+    assert_eq!(by_disk.tokens_of_text(&said(&other), 0).as_deref(), Some(&all[..100]));
+    for seed in 0..20 {
+        for name in disk.names() {
+            disk.rot(&name, [Rot::Flip, Rot::Cut, Rot::Swap][seed % 3]);
+        }
+        if let Some(found) = by_disk.tokens_of_text(&said(&other), 0) {
+            assert!(all.starts_with(&found), "tokens that were never stored");
+        }
+    }
+}
+
+#[test]
+fn a_folder_has_one_limit_for_all_models_and_writers() {
+    let disk = SimDisk::new(11);
+    let settings = Settings { disk_bytes: 120_000, ..only_disk() };
+    let open = |model: &[u8]| {
+        let store = Store::new(Key::new(&[model]), settings);
+        store.with_disk(Arc::new(disk.clone()), Writing::OnFlush)
+    };
+    let (mut a, mut b) = (open(b"model a"), open(b"model b"));
+    let popular = tokens(0, 700);
+    let wanted = [&popular[..], &[5]].concat();
+    put(&mut a, &popular);
+    a.flush();
+    for round in 1..60 {
+        disk.set_now(Duration::from_secs(u64::from(round) * 60));
+        put(&mut b, &tokens(round, 400));
+        b.flush();
+        assert!(disk.bytes() <= 120_000, "round {round}: {} bytes", disk.bytes());
+        if round % 4 == 0 {
+            // The other process sees the use, and that what it wrote itself is worth less.
+            assert_eq!(get(&mut a, &wanted), Some(700), "round {round}");
+        }
+        assert_eq!(get(&mut b, &[&tokens(round, 400)[..], &[5]].concat()), Some(400));
+    }
+    assert!(disk.bytes() > 90_000, "the room is used");
+    assert_eq!(a.status().disk_bytes, b.status().disk_bytes);
+    // Of no use for long: its room is given to another model.
+    for round in 60..200 {
+        disk.set_now(Duration::from_secs(u64::from(round) * 60));
+        put(&mut b, &tokens(round, 400));
+        b.flush();
+        get(&mut b, &[&tokens(round, 400)[..], &[5]].concat());
+    }
+    assert_eq!(get(&mut a, &wanted), None);
+    assert!(a.status().problems.is_empty() && b.status().problems.is_empty());
+    // A later start with a smaller limit makes room at once, whatever model it is for.
+    let small = Settings { disk_bytes: 50_000, ..settings };
+    drop(Store::new(key(), small).with_disk(Arc::new(disk.clone()), Writing::OnFlush));
+    assert!(disk.bytes() <= 50_000, "{}", disk.bytes());
 }
 
 #[test]
@@ -203,7 +304,7 @@ fn two_stores_on_one_folder_see_each_other_and_share() {
     let names: Vec<Name> = disk.names().iter().filter_map(|n| Name::parse(n)).collect();
     assert_eq!(names.len(), 7 + 2 + 2 + 2, "7 shared blocks, two more and a checkpoint each");
     // What one removes, the other misses without an error.
-    names.iter().for_each(|name| disk.rot(&name.text(), Rot::Gone));
+    names.iter().for_each(|name| disk.rot(&name.path(), Rot::Gone));
     assert_eq!(get(&mut a, &[&left[..], &[0]].concat()), None);
     assert!(a.status().problems.is_empty(), "{:?}", a.status().problems);
     // The view still had the other blocks, so this one is not acknowledged, and the next one is.
@@ -487,8 +588,12 @@ fn a_file_says_what_it_is_in_any_state() {
     let all = tokens(3, 200);
     let chain = chain::blocks(&key(), &all);
     let id = chain::child(&key(), chain[1], Kind::Checkpoint, &all[128..]);
-    let name = Name { kind: Kind::Checkpoint, position: 200, parent: chain[1], id };
-    assert_eq!(Name::parse(&name.text()), Some(name));
+    let (home, text) = (key().home(), Some(Text::new(&key(), b"hello")));
+    let kind = Kind::Checkpoint;
+    let name = Name { home, kind, position: 200, parent: chain[1], id, text };
+    assert_eq!(Name::parse(&name.path()), Some(name));
+    let name = Name { text: None, ..name };
+    assert_eq!(Name::parse(&name.path()), Some(name));
     let [head, tail] = file::frame(&key(), &name, &all[128..], b"payload");
     let bytes = [&head[..], b"payload", &tail].concat();
     let view = read_file(&bytes).unwrap();
@@ -512,7 +617,8 @@ fn every_piece_of_a_large_file_has_its_checksum() {
     let all = tokens(4, 128);
     let parent = chain::root(&key());
     let id = chain::child(&key(), parent, Kind::Block, &all);
-    let name = Name { kind: Kind::Block, position: 128, parent, id };
+    let (home, kind, text) = (key().home(), Kind::Block, None);
+    let name = Name { home, kind, position: 128, parent, id, text };
     // Pieces of 65,536 bytes after a header of 112 and 512 of tokens.
     for len in [0, 1, 64_911, 64_912, 64_913, 130_448, 200_000] {
         let payload = payload(&all, len);

@@ -9,8 +9,8 @@
 //! uses of the tier since its own last one, so that no clock matters. A checkpoint on the way to a
 //! later one serves rewinds only and counts a quarter.
 
-use super::chain::{Id, Kind};
-use std::collections::{HashMap, HashSet};
+use super::chain::{Id, Kind, Text};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 #[derive(Debug)]
 pub(super) struct Node<P> {
@@ -19,6 +19,8 @@ pub(super) struct Node<P> {
     /// Tokens from the root to its end.
     pub position: usize,
     pub bytes: u64,
+    /// What its tokens and all before them say, of a checkpoint where that is known.
+    pub text: Option<Text>,
     pub payload: P,
 }
 
@@ -36,6 +38,8 @@ pub(super) struct Tree<P> {
     checkpoints: HashMap<Id, Vec<Id>>,
     /// Nodes after each block, checkpoints included.
     children: HashMap<Id, usize>,
+    /// Texts of checkpoints and where those are, by the length of the text.
+    texts: BTreeMap<u64, Vec<(Id, Id)>>,
     bytes: u64,
     tick: u64,
 }
@@ -46,6 +50,7 @@ impl<P> Default for Tree<P> {
             nodes: HashMap::new(),
             checkpoints: HashMap::new(),
             children: HashMap::new(),
+            texts: BTreeMap::new(),
             bytes: 0,
             tick: 0,
         }
@@ -65,6 +70,10 @@ impl<P> Tree<P> {
         self.nodes.get(id).map(|held| &held.node)
     }
 
+    pub fn get_mut(&mut self, id: &Id) -> Option<&mut Node<P>> {
+        self.nodes.get_mut(id).map(|held| &mut held.node)
+    }
+
     pub fn contains(&self, id: &Id) -> bool {
         self.nodes.contains_key(id)
     }
@@ -79,6 +88,17 @@ impl<P> Tree<P> {
         ids.iter().filter_map(|id| Some((*id, self.get(id)?)))
     }
 
+    /// Checkpoints whose texts have more than `least` bytes and no more than `most`, the shortest
+    /// first.
+    pub fn texts<'t>(&'t self, least: u64, most: u64) -> impl Iterator<Item = (Text, Id)> + 't {
+        let range = least.saturating_add(1)..=most.max(least.saturating_add(1));
+        let of = |(bytes, all): (&u64, &'t Vec<(Id, Id)>)| {
+            let bytes = *bytes;
+            all.iter().map(move |&(id, node)| (Text { bytes, id }, node))
+        };
+        self.texts.range(range).flat_map(of)
+    }
+
     /// Adds a node; one that is there already stays.
     pub fn insert(&mut self, id: Id, node: Node<P>) {
         if self.nodes.contains_key(&id) {
@@ -87,6 +107,9 @@ impl<P> Tree<P> {
         *self.children.entry(node.parent).or_default() += 1;
         if node.kind != Kind::Block {
             self.checkpoints.entry(node.parent).or_default().push(id);
+        }
+        if let Some(Text { bytes, id: text }) = node.text {
+            self.texts.entry(bytes).or_default().push((text, id));
         }
         self.bytes += node.bytes;
         self.tick += 1;
@@ -116,6 +139,14 @@ impl<P> Tree<P> {
             ids.retain(|other| other != id);
             if ids.is_empty() {
                 self.checkpoints.remove(&node.parent);
+            }
+        }
+        if let Some(Text { bytes, .. }) = node.text
+            && let Some(all) = self.texts.get_mut(&bytes)
+        {
+            all.retain(|(_, other)| other != id);
+            if all.is_empty() {
+                self.texts.remove(&bytes);
             }
         }
         Some(node)

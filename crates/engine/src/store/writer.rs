@@ -1,18 +1,19 @@
 //! The disk tier: what is believed to be in the folder, and who writes to it.
 //!
 //! Files never change: a node is written under a name of its own and then renamed to the name that
-//! its content gives it. So two processes that write the same write the same bytes, and whoever
+//! its content gives it, in the folder of its model's key. So two processes that write the same write the same bytes, and whoever
 //! reads sees a whole file or none. A save is acknowledged when all its files and the folder are
-//! synced. The lock of the view is never held while a file is read or written.
+//! synced. The view holds the files of all keys, since they share one limit. Its lock is never held
+//! while a file is read or written.
 
-use super::chain::{Id, Key};
-use super::disk::{Claim, Disk};
+use super::chain::{Home, Id, Key};
+use super::disk::{Claim, Disk, Listed};
 use super::file::{self, Damage, Name, Payload};
 use super::tree::{Node, Tree};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Files that a view holds at most.
 const NODES_MAX: usize = 1 << 20;
@@ -128,9 +129,18 @@ impl Save {
     }
 }
 
+/// What is known of a file beside its node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    home: Home,
+    /// When it was last used as the folder told it; `None` after a use of our own, whose time the
+    /// next listing tells.
+    used: Option<SystemTime>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct View {
-    pub tree: Tree<()>,
+    pub tree: Tree<Seen>,
     /// Nodes in saves that wait, and in how many.
     pub pending: HashMap<Id, usize>,
     pub queued_bytes: u64,
@@ -142,6 +152,14 @@ pub(super) struct View {
 }
 
 impl View {
+    /// Notes a use, if the file is there, and gives its path.
+    pub fn touch(&mut self, id: &Id) -> Option<String> {
+        self.tree.touch(id);
+        let node = self.tree.get_mut(id)?;
+        node.payload.used = None;
+        Some(name_of(*id, node).path())
+    }
+
     fn report(&mut self, text: String) {
         if let Some(known) = self.problems.iter_mut().find(|p| p.text == text) {
             known.count += 1;
@@ -154,7 +172,7 @@ impl View {
 /// What the engine's thread and the writer's share.
 pub(super) struct Shared {
     pub disk: Arc<dyn Disk>,
-    /// Most bytes of all files.
+    /// Most bytes of all files, whatever their keys.
     pub limit: u64,
     /// Most bytes of one.
     pub file_max: u64,
@@ -172,10 +190,13 @@ impl Shared {
 
     /// Reads a node that the view has. One that is not there or not sound leaves the view.
     pub fn read(&self, key: &Key, name: &Name, tokens: &[u32]) -> Option<Payload> {
-        let text = name.text();
-        let read = self.disk.read(&text, self.file_max);
+        let path = name.path();
+        let read = self.disk.read(&path, self.file_max);
         let opened = match read {
             Ok(bytes) => file::open(bytes, key, name, tokens).map_err(Lost::Damaged),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(Lost::Damaged(Damage::Large))
+            }
             Err(error) => Err(Lost::Unread(error)),
         };
         let lost = match opened {
@@ -191,10 +212,16 @@ impl Shared {
             Lost::Damaged(damage) => {
                 view.report(format!("a stored state is damaged and was removed: {damage}"));
                 drop(view);
-                let _gone = self.disk.remove(&text);
+                let _gone = self.disk.remove(&path);
             }
         }
         None
+    }
+
+    /// Own tokens of a node that the view has.
+    pub fn own_tokens(&self, key: &Key, name: &Name) -> Option<Vec<u32>> {
+        let head = self.disk.read_head(&name.path(), file::HEAD_BYTES).ok()?;
+        file::own_tokens(&head, key, name)
     }
 
     /// Takes nodes out of the folder that are suspected to be wrong.
@@ -202,7 +229,7 @@ impl Shared {
         for id in chain {
             let node = self.view().tree.remove(id);
             if let Some(node) = node {
-                let _gone = self.disk.remove(&name_of(*id, &node).text());
+                let _gone = self.disk.remove(&name_of(*id, &node).path());
             }
         }
     }
@@ -224,8 +251,14 @@ fn is_within(at: Duration, now: Duration, span: Duration) -> bool {
     now.checked_sub(at).is_some_and(|age| age < span)
 }
 
-fn name_of<P>(id: Id, node: &Node<P>) -> Name {
-    Name { kind: node.kind, position: node.position, parent: node.parent, id }
+pub(super) fn name_of(id: Id, node: &Node<Seen>) -> Name {
+    let Node { kind, parent, position, text, payload, .. } = *node;
+    Name { home: payload.home, kind, position, parent, id, text }
+}
+
+fn node_of(name: &Name, bytes: u64, used: Option<SystemTime>) -> Node<Seen> {
+    let Name { home, kind, position, parent, text, .. } = *name;
+    Node { kind, parent, position, bytes, text, payload: Seen { home, used } }
 }
 
 /// Why a save was given up.
@@ -281,38 +314,52 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the view what the folder is.
-    pub fn refresh(&mut self) {
+    /// Makes the view what the folder is; false if the folder does not tell.
+    pub fn refresh(&mut self) -> bool {
         let listing = self.shared.disk.list();
         let now = self.shared.disk.now();
         let mut view = self.shared.view();
         let mut files = match listing {
             Ok(files) => files,
-            Err(error) => return view.report(format!("cannot read the state folder: {error}")),
+            Err(error) => {
+                view.report(format!("cannot read the state folder: {error}"));
+                return false;
+            }
         };
         files.sort_by(|a, b| a.modified.cmp(&b.modified).then(a.name.cmp(&b.name)));
-        let named = files.iter().filter(|f| f.bytes <= self.shared.file_max);
-        let named: Vec<(Name, u64)> =
-            named.filter_map(|f| Some((Name::parse(&f.name)?, f.bytes))).take(NODES_MAX).collect();
+        let named: Vec<(Name, &Listed)> =
+            files.iter().filter_map(|f| Some((Name::parse(&f.name)?, f))).collect();
+        let named = &named[named.len().saturating_sub(NODES_MAX)..];
         let there: HashSet<Id> = named.iter().map(|(name, _)| name.id).collect();
         let gone: Vec<Id> = view.tree.ids().filter(|id| !there.contains(id)).copied().collect();
         for id in &gone {
             view.tree.remove(id);
         }
-        for (Name { kind, position, parent, id }, bytes) in named {
-            view.tree.insert(id, Node { kind, parent, position, bytes, payload: () });
+        for (name, file) in named {
+            let used = Some(file.modified);
+            let Some(node) = view.tree.get_mut(&name.id) else {
+                view.tree.insert(name.id, node_of(name, file.bytes, used));
+                continue;
+            };
+            // A use by another process counts as one of ours.
+            let newer = node.payload.used.is_some_and(|known| known < file.modified);
+            node.payload.used = used;
+            if newer {
+                view.tree.touch(&name.id);
+            }
         }
         view.listed = Some(now);
+        true
     }
 
     /// Writes what is not there yet, and tells the receipt.
     pub fn save(&mut self, save: &Save) {
         let now = self.shared.disk.now();
         let rests = self.shared.view().resting.is_some_and(|at| is_within(at, now, REST));
-        let result = if rests {
+        // What is not seen to be there is not acknowledged.
+        let result = if rests || !self.refresh() {
             Err(Refusal::Way)
         } else {
-            self.refresh();
             match self.write(save, 0) {
                 Err(Refusal::Disk(_, error)) if error.kind() == io::ErrorKind::StorageFull => {
                     self.write(save, save.bytes())
@@ -361,9 +408,7 @@ impl Writer {
         disk.sync_folder().map_err(|e| Refusal::Disk("sync the state folder", e))?;
         let mut view = self.shared.view();
         for part in todo {
-            let Name { kind, position, parent, id } = part.name;
-            let bytes = part.bytes();
-            view.tree.insert(id, Node { kind, parent, position, bytes, payload: () });
+            view.tree.insert(part.name.id, node_of(&part.name, part.bytes(), None));
         }
         Ok(())
     }
@@ -376,7 +421,7 @@ impl Writer {
         let [head, checksum] = file::frame(key, &part.name, &part.tokens, &part.payload);
         let written = disk
             .create(&temporary, &[&head, &part.payload, &checksum])
-            .and_then(|()| disk.rename(&temporary, &part.name.text()));
+            .and_then(|()| disk.rename(&temporary, &part.name.path()));
         written.map_err(|error| {
             let _gone = disk.remove(&temporary);
             Refusal::Disk("write to the state folder", error)
@@ -395,9 +440,9 @@ impl Writer {
         Ok(name(number))
     }
 
-    fn remove(&self, gone: Vec<(Id, Node<()>)>) {
+    fn remove(&self, gone: Vec<(Id, Node<Seen>)>) {
         for (id, node) in gone {
-            match self.shared.disk.remove(&name_of(id, &node).text()) {
+            match self.shared.disk.remove(&name_of(id, &node).path()) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     self.shared.view().report(format!("cannot remove a stored state: {error}"));
                 }

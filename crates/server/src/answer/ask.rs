@@ -227,5 +227,7 @@ pub(super) fn request(app: &App, call: &Call, asked: &Asked, seed: u64) -> Reque
         cancel: CancelFlag::default(),
         constraint: asked.constraint.clone(),
         prompt_logprobs: call.logprobs.filter(|_| call.echo),
+        // Who names a seed wants the same answer whatever was read before.
+        is_text: wish.seed.is_none() && app.options.seed.is_none(),
     }
 }
