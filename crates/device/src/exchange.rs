@@ -156,9 +156,8 @@ pub trait Exchange: Send {
 
     /// Waits, bounded, until every rank is there again, a replacement included, and begins a new
     /// epoch, which it gives. Rank 0 may be long in coming, since it reforms when it has something
-    /// to do: then this fails with [`ExchangeError::Late`] and is called again, and with
-    /// [`ExchangeError::Lost`] once rank 0 is gone for good. What was under way before is dropped on all ranks. The ranks that
-    /// are left keep their process and all that is loaded.
+    /// to do: then this fails and is called again. What was under way before is dropped on all
+    /// ranks. The ranks that are left keep their process and all that is loaded.
     fn reform(&mut self) -> Result<u64, ExchangeError>;
 
     /// The epoch: 0 at first, more after each [`Exchange::reform`].

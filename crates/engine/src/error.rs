@@ -115,7 +115,10 @@ impl Error {
                 ironstar_gguf::Blame::Environment => Blame::Environment,
             },
             Error::Device(
-                Device::Memory { .. } | Device::Unsupported { .. } | Device::Device { .. },
+                Device::Memory { .. }
+                | Device::Unsupported { .. }
+                | Device::Device { .. }
+                | Device::Exchange(_),
             ) => Blame::Environment,
             Error::Device(_) | Error::Logit { .. } => Blame::Internal,
             _ => Blame::Input,

@@ -90,6 +90,16 @@ pub enum Error {
         /// What is needed.
         wanted: String,
     },
+    /// A number of ranks that cannot share the model, or something that only one rank can do.
+    #[error("{ranks} ranks cannot share this: {found}, but {wanted}")]
+    Ranks {
+        /// How many ranks there are.
+        ranks: usize,
+        /// What stands in the way.
+        found: String,
+        /// What would fit.
+        wanted: String,
+    },
     /// Directions or scales that do not fit.
     #[error("steering: {found}, but {wanted}")]
     Steering {
@@ -130,7 +140,10 @@ impl Error {
                 ironstar_gguf::Blame::Environment => Blame::Environment,
             },
             Error::Device(
-                Device::Memory { .. } | Device::Unsupported { .. } | Device::Device { .. },
+                Device::Memory { .. }
+                | Device::Unsupported { .. }
+                | Device::Device { .. }
+                | Device::Exchange(_),
             ) => Blame::Environment,
             Error::Device(_) | Error::Step { .. } => Blame::Internal,
             _ => Blame::Input,

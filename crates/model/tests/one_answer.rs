@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed fixture or step fails the test")]
 
 mod common;
+#[path = "suite/ranks.rs"]
+mod ranks;
 
 use common::{Rows, Runner, default_mode, exact, joined, same_bits};
 use ironstar_device::{CpuConfig, Isa};
@@ -264,7 +266,10 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 fn live(case: &Case, acts: &[Act]) {
-    let mut runner = case.runner();
+    live_on(case, &mut case.runner(), acts);
+}
+
+fn live_on(case: &Case, runner: &mut Runner, acts: &[Act]) {
     let wanted = Wanted { logits: LogitsFor::All, drafts: LogitsFor::All };
     let wrong_token = |at: usize| (case.tokens[at % TOKENS] + 1) % 96;
     for act in acts {

@@ -117,10 +117,13 @@ impl Local {
         let start = Instant::now();
         let mut state = self.hub.lock();
         loop {
-            state.check(self.epoch)?;
-            if let Some(found) = ready(&mut state) {
+            // What was said before the group broke is still heard.
+            if state.epoch == self.epoch
+                && let Some(found) = ready(&mut state)
+            {
                 return Ok(found);
             }
+            state.check(self.epoch)?;
             let waited = start.elapsed();
             if !bounded {
                 state = self.hub.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -8,6 +8,7 @@
 //! square, so a factor that is a power of two changes its epsilon and no bit else.
 
 use super::forward::{Pass, Run};
+use super::gates;
 use super::load::{ConfidenceHead, Spark, Weights};
 use super::state::{State, window_slots};
 use crate::{Drafted, Error, Logits};
@@ -129,7 +130,7 @@ fn markov(
     pass.backend.embed(&Embed { table: spark.markov_embedding, streams: 1, out: s.markov })?;
     pass.project(s.markov, 1, &[(spark.markov_output, pass.scratch.logits)])?;
     let (mut bias, mut markov) = (vec![0.0; logits.len()], vec![0.0; spark.shape.rank]);
-    pass.backend.read_f32(pass.scratch.logits, 0, &mut bias)?;
+    gates::vocabulary(pass.backend, pass.scratch.logits, pass.shape.vocabulary, &mut bias)?;
     pass.backend.read_f32(s.markov, 0, &mut markov)?;
     logits.iter_mut().zip(bias).for_each(|(logit, bias)| *logit += bias);
     Ok(markov)

@@ -1,6 +1,7 @@
 //! The forward pass in the paper's order, one function a block (spec 2). All work goes to the
 //! backend on the rows of the current step.
 
+use super::gates;
 use super::load::{Block, Compressor, Head};
 use super::scratch::{LOGIT_ROWS, Scratch};
 use super::shape::Shape;
@@ -9,14 +10,16 @@ use super::weights::parts;
 use crate::steering::Steering;
 use crate::{At, Error, Logits, Observer, What};
 use ironstar_device::{
-    Attend, Backend, Buffer, Compress, CompressState, CompressedRows, Experts, GatherRows, HcHead,
-    HcPost, HcPre, HcWeights, IndexSelect, KvRows, Matrix, Project, ProjectGrouped, QueryHeads,
-    RmsNorm, Rope, Route, RowKind, Steer, StoreWindow,
+    Attend, Backend, Buffer, Cells, Compress, CompressState, CompressedRows, Experts, GateKind,
+    GatherRows, HcHead, HcPost, HcPre, HcWeights, IndexSelect, KvRows, Matrix, Part, Project,
+    ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, RowKind, Steer, StoreWindow,
 };
 
 /// What the functions of a pass share.
 pub(super) struct Pass<'a> {
     pub backend: &'a mut dyn Backend,
+    /// Which part of every layer this rank computes.
+    pub part: Part,
     pub shape: &'a Shape,
     pub round_trips: bool,
     pub ropes: Ropes,
@@ -133,12 +136,14 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// `y` to `z`: window, compressed rows and sinks (spec 2.5).
+    /// `y` to `z`: window, compressed rows and sinks (spec 2.5). A rank computes some of the heads,
+    /// and gives its part of the output projection's sum to a gate.
     fn attention(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
         let (shape, s) = (self.shape, self.scratch);
         let rope = if run.ratio == 0 { self.ropes.plain } else { self.ropes.yarn };
         self.attention_inputs(weights)?;
-        let (heads, width, eps) = (shape.heads, shape.head_width, Some(shape.norm_eps));
+        let heads = shape.heads / self.part.ranks;
+        let (width, eps) = (shape.head_width, Some(shape.norm_eps));
         self.backend.query_heads(&QueryHeads { q: s.q, heads, width, eps, rope })?;
         self.kv_rows(weights, rope)?;
         if let Some(compressor) = &weights.compressor {
@@ -171,7 +176,7 @@ impl Pass<'_> {
         if run.store {
             self.store_window(&run.rings, run.capacity)?;
         }
-        let groups = shape.output_groups;
+        let groups = shape.output_groups / self.part.ranks;
         let matrix = weights.output_a;
         self.backend.project_grouped(&ProjectGrouped {
             x: s.attended,
@@ -179,7 +184,8 @@ impl Pass<'_> {
             groups,
             out: s.output_a,
         })?;
-        self.project(s.output_a, self.rows, &[(weights.output_b, s.z)])
+        self.project(s.output_a, self.rows, &[(weights.output_b, s.z)])?;
+        gates::sum(self.backend, GateKind::Attention, s.z, self.rows * shape.width)
     }
 
     /// All products of attention's input, and of the query's low rank.
@@ -270,7 +276,8 @@ impl Pass<'_> {
         self.observe_ids(at, s.choice, shape.index_top_k)
     }
 
-    /// `y` to `z`: routed and shared experts (spec 2.8).
+    /// `y` to `z`: routed and shared experts (spec 2.8). A rank computes some cells of the sum, and
+    /// gives theirs to a gate.
     fn ffn(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
         let (shape, s) = (self.shape, self.scratch);
         let top_k = shape.experts_used;
@@ -287,7 +294,7 @@ impl Pass<'_> {
         let at = |what| At { layer: run.layer, what };
         self.observe_ids(at(What::Experts), s.ids, top_k)?;
         self.observe(at(What::ExpertWeights), s.id_weights, top_k)?;
-        self.backend.experts(&Experts {
+        let experts = Experts {
             x: s.y,
             routed: weights.routed,
             shared: weights.shared,
@@ -296,8 +303,9 @@ impl Pass<'_> {
             top_k,
             limit: run.swiglu_limit,
             out: s.z,
-        })?;
-        Ok(())
+        };
+        self.backend.experts_part(&experts, Cells::of_part(self.part, shape.experts))?;
+        gates::sum(self.backend, GateKind::Ffn, s.z, self.rows * shape.width)
     }
 
     /// Logits of some rows of `x` (spec 2.3 and 2.1 steps 4 to 6).
@@ -325,7 +333,7 @@ impl Pass<'_> {
                 out: s.hidden,
             })?;
             self.project(s.hidden, rows.len(), &[(output, s.logits)])?;
-            self.backend.read_f32(s.logits, 0, out)?;
+            gates::vocabulary(self.backend, s.logits, vocabulary, out)?;
         }
         Ok(Logits { vocabulary, rows, values })
     }
@@ -360,6 +368,13 @@ impl Pass<'_> {
         let mut values = vec![0.0; self.rows * width];
         self.backend.read_f32(buffer, 0, &mut values)?;
         if observer.floats(at, width, &mut values) {
+            if self.part.ranks > 1 {
+                return Err(Error::Ranks {
+                    ranks: self.part.ranks,
+                    found: "an observer that changes what it sees".into(),
+                    wanted: "only one rank can do that, since the others do not see it".into(),
+                });
+            }
             self.backend.write_f32(buffer, 0, &values)?;
         }
         Ok(())

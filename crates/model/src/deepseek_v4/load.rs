@@ -2,16 +2,16 @@
 //! handles.
 
 use super::dspark::SparkShape;
+use super::part::{Piece, check_ranks, check_tensor, cut};
 use super::shape::Shape;
 use super::weights::{Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
 use crate::{Error, Fingerprint, Progress};
 use ironstar_device::{
-    Arena, Backend, Buffer, Element, Ffn, HcWeights, Matrix, MatrixSource, RouteBy,
+    Arena, Backend, Buffer, Element, Ffn, HcWeights, Matrix, MatrixSource, Part, RouteBy,
 };
 use ironstar_gguf::{Gguf, TensorInfo, TensorKind};
 use ironstar_quant::Format;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 /// Formats that [`Kind::Float`] and [`Kind::Vector`] accept.
 const FLOATS: [Format; 3] = [Format::F32, Format::F16, Format::Bf16];
@@ -139,7 +139,7 @@ pub(super) fn backbone(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Loaded<Weights>, Error> {
     let specs = tensor_specs(shape);
-    let mut held = Held::read(gguf, &specs, shape.experts, backend, arena, progress)?;
+    let mut held = Held::read(gguf, &specs, shape, backend, arena, progress)?;
     let layers = (0..shape.layers).map(|layer| held.block(Place::Layer(layer))).collect();
     let weights = Weights {
         embedding: held.matrix(Place::Top, Field::Embedding),
@@ -167,7 +167,7 @@ pub(super) fn drafter(
         return Ok(Loaded { weights: Drafter::Mtp(Box::new(weights)), fingerprint, ignored });
     };
     let specs = numbers.specs_in(gguf, shape);
-    let mut held = Held::read(gguf, &specs, shape.experts, backend, arena, progress)?;
+    let mut held = Held::read(gguf, &specs, shape, backend, arena, progress)?;
     let (first, last) = (Place::Spark(0), Place::Spark(numbers.stages - 1));
     let host = |field: Field| {
         let spec = specs.iter().find(|spec| (spec.place, spec.field) == (last, field));
@@ -215,7 +215,7 @@ fn mtp(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Loaded<Mtp>, Error> {
     let specs = drafter_specs(shape);
-    let mut held = Held::read(gguf, &specs, shape.experts, backend, arena, progress)?;
+    let mut held = Held::read(gguf, &specs, shape, backend, arena, progress)?;
     let weights = Mtp {
         embedding_projection: held.matrix(Place::Draft, Field::DraftEmbeddingProjection),
         stream_projection: held.matrix(Place::Draft, Field::DraftStreamProjection),
@@ -310,16 +310,19 @@ impl Held {
     fn read(
         gguf: &Gguf,
         specs: &[TensorSpec],
-        experts: usize,
+        shape: &Shape,
         backend: &mut dyn Backend,
         arena: Arena,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Held, Error> {
+        let part = part_of(backend);
+        check_ranks(shape, part)?;
         // All tensors are checked before the first is made resident.
         let found =
             specs.iter().map(|s| Ok((s, find(gguf, s)?))).collect::<Result<Vec<_>, Error>>()?;
         let mut total = 0;
-        for info in found.iter().filter_map(|(_, info)| *info) {
+        for (spec, info) in found.iter().filter_map(|(spec, info)| Some((spec, (*info)?))) {
+            check_tensor(spec, info.kind, part)?;
             total += gguf.bytes(info)?.len();
         }
         let (mut done, mut held) = (0, HashMap::with_capacity(specs.len()));
@@ -328,7 +331,7 @@ impl Held {
             let handle = match info {
                 Some(info) => {
                     done += gguf.bytes(info)?.len();
-                    resident(gguf, spec, info, experts, backend, arena)?
+                    resident(gguf, spec, info, (shape.experts, part), backend, arena)?
                 }
                 None => {
                     let len = spec.dims.iter().product();
@@ -440,16 +443,25 @@ impl Held {
     }
 }
 
-/// Puts one checked tensor on the backend.
+/// Which part of a model the backend holds.
+pub(super) fn part_of(backend: &mut dyn Backend) -> Part {
+    match backend.exchange() {
+        Some(exchange) => Part { rank: exchange.rank(), ranks: exchange.ranks() },
+        None => Part::WHOLE,
+    }
+}
+
+/// Puts this rank's part of one checked tensor on the backend.
 fn resident(
     gguf: &Gguf,
     spec: &TensorSpec,
     info: &TensorInfo,
-    experts: usize,
+    (experts, part): (usize, Part),
     backend: &mut dyn Backend,
     arena: Arena,
 ) -> Result<Handle, Error> {
     let bytes = gguf.bytes(info)?;
+    let piece = Piece::of(spec, part);
     let len: usize = spec.dims.iter().product();
     match (spec.kind, info.kind) {
         (Kind::Table, _) => {
@@ -468,20 +480,22 @@ fn resident(
                     wanted: "numbers".into(),
                 });
             }
-            let buffer = backend.alloc(arena, Element::F32, len)?;
-            backend.write_f32(buffer, 0, &values)?;
+            // Vectors of more than one dim are whole on every rank.
+            let mine = if spec.dims.len() == 1 { &values[piece.columns.clone()] } else { &values };
+            let buffer = backend.alloc(arena, Element::F32, mine.len())?;
+            backend.write_f32(buffer, 0, mine)?;
             Ok(Handle::Buffer(buffer))
         }
         (_, TensorKind::Block(format)) => {
             let source = MatrixSource {
                 name: &spec.name,
                 format,
-                rows: spec.dims[1],
-                columns: spec.dims[0],
-                stack: spec.stack(),
-                bytes: Arc::new(bytes),
+                rows: piece.rows.len(),
+                columns: piece.columns.len(),
+                stack: piece.stack.len(),
+                bytes: cut(spec, format, &piece, bytes),
             };
-            Ok(Handle::Matrix(backend.matrix(source)?))
+            Ok(Handle::Matrix(backend.matrix_part(source, piece.shards)?))
         }
         _ => unreachable!("`find` accepts nothing else"),
     }

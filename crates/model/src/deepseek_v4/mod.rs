@@ -29,10 +29,14 @@
 mod draft;
 pub mod dspark;
 mod dspark_pass;
+mod follow;
 mod forward;
+mod gates;
 pub mod import;
 pub mod known;
 mod load;
+mod orders;
+mod part;
 mod rotary;
 mod scratch;
 pub mod shape;
@@ -40,7 +44,9 @@ pub mod state;
 pub mod weights;
 
 pub use dspark::SparkShape;
+pub use follow::Followed;
 pub use load::find;
+pub use part::rank_plan;
 pub use shape::Shape;
 pub use state::{BLOCK_TOKENS, CHAIN_MAX, State};
 pub use weights::{Cut, Field, Kind, Place, TensorSpec, drafter_specs, spark_specs, tensor_specs};
@@ -50,10 +56,12 @@ use crate::{
     At, Directions, Drafted, Error, Fingerprint, Logits, LogitsFor, Observer, Options, Output,
     PlanLine, Progress, SteeringScales, Wanted, What,
 };
+use follow::Known;
 use forward::{Pass, Ropes, Run};
-use ironstar_device::{Arena, Backend, Embed, Step};
+use ironstar_device::{Arena, Backend, Embed, Part, Step};
 use ironstar_gguf::Gguf;
 use load::{Drafter, Loaded, Weights};
+use orders::Order;
 use scratch::{For, Scratch};
 use state::Kept;
 use std::sync::Arc;
@@ -64,6 +72,10 @@ const STEP_ROWS_LIMIT: usize = 65_536;
 /// Weights resident on a backend, and the scratch to run them.
 pub struct Model {
     kept: Arc<Kept>,
+    /// What this rank holds of every layer.
+    part: Part,
+    /// In which epoch the other ranks were seen to have the same model.
+    met: Known,
     arena: Arena,
     weights: Weights,
     drafter: Option<Drafter>,
@@ -120,10 +132,13 @@ impl Model {
             ignored.extend(loaded.ignored);
             loaded.weights
         });
-        let kept = Kept { shape, options, fingerprint, drafter: draft_print, spark };
+        let kept =
+            Kept { shape, options, fingerprint, drafter: draft_print, spark, ..Kept::default() };
         let scratch = Scratch::new(&kept.shape, &kept.options, kept.drafts(), backend, arena)?;
         let kept = Arc::new(kept);
-        Ok(Model { kept, arena, weights, drafter, ropes, scratch, ignored, steering: None })
+        let (part, met) = (load::part_of(backend), Known::default());
+        let steering = None;
+        Ok(Model { kept, part, met, arena, weights, drafter, ropes, scratch, ignored, steering })
     }
 
     /// The numbers of this model.
@@ -179,6 +194,11 @@ impl Model {
         backend: &mut dyn Backend,
         how: Option<(&Directions, SteeringScales)>,
     ) -> Result<(), Error> {
+        if self.part.ranks > 1 && how.is_some() {
+            let wanted = "steering is for one rank so far".to_owned();
+            let found = "directions to steer by".to_owned();
+            return Err(Error::Ranks { ranks: self.part.ranks, found, wanted });
+        }
         let shape = (self.kept.shape.layers, self.kept.shape.width);
         let fresh = how
             .map(|(directions, scales)| Steering::new(backend, directions, shape, scales))
@@ -265,12 +285,14 @@ impl Model {
         for (span, state) in step.spans.iter().zip(states.iter()) {
             state.check_begin(span.rows.len())?;
         }
+        self.lead_step(backend, step, states, (&rows, wanted.drafts, &draft_rows))?;
         let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();
         for (span, state) in step.spans.iter().zip(states.iter_mut()) {
             state.begin(span.rows.len(), &steering);
         }
         let mut pass = Pass {
             backend,
+            part: self.part,
             shape: &self.kept.shape,
             round_trips: self.kept.options.round_trips,
             ropes: self.ropes,
@@ -306,6 +328,24 @@ impl Model {
         Ok(Output { logits, drafts })
     }
 
+    /// Tells the other ranks of a step, if there are any.
+    fn lead_step(
+        &self,
+        backend: &mut dyn Backend,
+        step: &Step,
+        states: &[&mut State],
+        (logits, wants_drafts, drafts): (&[usize], LogitsFor<'_>, &[usize]),
+    ) -> Result<(), Error> {
+        if self.part.ranks == 1 {
+            return Ok(());
+        }
+        let (states, step): (Vec<&State>, _) =
+            (states.iter().map(|s| &**s).collect(), step.clone());
+        let drafts = (wants_drafts != LogitsFor::None).then(|| drafts.to_vec());
+        let ids = states.iter().map(|state| state.shared.id).collect();
+        self.lead(backend, &states, &Order::Step { ids, step, logits: logits.to_vec(), drafts })
+    }
+
     /// Moves a state's position over the first `rows_kept` rows of its last step; the others never
     /// were.
     pub fn commit(&self, state: &mut State, rows_kept: usize) -> Result<(), Error> {
@@ -323,6 +363,7 @@ impl Model {
             return Err(Error::Draft("no draft block was loaded"));
         };
         self.check_draft(state, next_token)?;
+        self.lead_draft(backend, state, next_token, None)?;
         draft::guess(&mut self.draft_pass(backend), &self.weights, mtp, state, next_token)
     }
 
@@ -336,6 +377,9 @@ impl Model {
         most: usize,
     ) -> Result<Drafted, Error> {
         self.check_draft(state, next_token)?;
+        if self.has_drafter() {
+            self.lead_draft(backend, state, next_token, Some(most))?;
+        }
         let mut pass = self.draft_pass(backend);
         match &self.drafter {
             None => Err(Error::Draft("no draft block was loaded")),
@@ -348,6 +392,20 @@ impl Model {
         }
     }
 
+    fn lead_draft(
+        &self,
+        backend: &mut dyn Backend,
+        state: &State,
+        token: u32,
+        most: Option<usize>,
+    ) -> Result<(), Error> {
+        let (id, position) = (state.shared.id, state.position());
+        if position == 0 {
+            return Err(Error::Draft("no token was evaluated yet"));
+        }
+        self.lead(backend, &[state], &Order::Draft { id, position, token, most })
+    }
+
     fn check_draft(&self, state: &State, next_token: u32) -> Result<(), Error> {
         self.check_token(next_token)?;
         if state.belongs_to(&self.kept) { Ok(()) } else { Err(foreign_state()) }
@@ -356,6 +414,7 @@ impl Model {
     fn draft_pass<'p>(&'p self, backend: &'p mut dyn Backend) -> Pass<'p> {
         Pass {
             backend,
+            part: self.part,
             shape: &self.kept.shape,
             round_trips: self.kept.options.round_trips,
             ropes: self.ropes,

@@ -24,12 +24,14 @@
 mod fill;
 
 use super::dspark::SparkShape;
+use super::follow::Shared;
 use super::scratch::For;
 use super::shape::Shape;
 use super::weights::parts;
 use crate::{Error, Fingerprint, Options, PlanLine, RowStorage};
 use ironstar_device::{Arena, Backend, Buffer, CompressState, Element, ROLLBACK_ROWS};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Tokens of a block: a multiple of every ratio, so that its rows are its own.
 pub const BLOCK_TOKENS: usize = 128;
@@ -40,7 +42,7 @@ const MAGIC: &[u8; 8] = b"ISTATE\0\x01";
 const HEADER_BYTES: usize = 8 + 32 + 32 + 4 + 8 + 8 + 8;
 
 /// What states of one model have in common.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Kept {
     pub shape: Shape,
     pub options: Options,
@@ -48,6 +50,8 @@ pub(super) struct Kept {
     pub drafter: Option<Fingerprint>,
     /// Numbers of DSpark, where that is the drafter.
     pub spark: Option<SparkShape>,
+    /// The next session's number; ranks name sessions by it.
+    pub ids: AtomicU32,
 }
 
 impl Kept {
@@ -93,6 +97,8 @@ pub struct State {
     /// How what it holds was steered; see [`State::is_mixed`].
     steering: Vec<u8>,
     is_mixed: bool,
+    /// What the other ranks know of it.
+    pub(super) shared: Shared,
 }
 
 #[derive(Debug)]
@@ -253,8 +259,10 @@ impl State {
         let arena = backend.arena();
         let made = Self::alloc(&kept, backend, arena, context);
         let (layers, draft, spark) = made.inspect_err(|_| backend.release(arena))?;
+        let id = kept.ids.fetch_add(1, Ordering::Relaxed);
         Ok(State {
             arena,
+            shared: Shared { id, ..Shared::default() },
             kept,
             layers,
             draft,
@@ -326,20 +334,18 @@ impl State {
     /// Lowest position that [`State::truncate`] can go back to, apart from 0.
     #[must_use]
     pub fn rewind_floor(&self) -> usize {
-        self.floor
+        self.floor.max(self.shared.floor.load(Ordering::Relaxed))
     }
 
     /// Goes back to an earlier position: to 0, or by as much as the rings hold
     /// ([`ROLLBACK_ROWS`] from the highest position that a step has written).
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
+        let lowest = self.rewind_floor();
         if position == 0 {
             self.floor = 0;
-        } else if position < self.floor || position > self.position {
-            return Err(Error::Rewind {
-                wanted: position,
-                lowest: self.floor,
-                highest: self.position,
-            });
+            self.shared.floor.store(0, Ordering::Relaxed);
+        } else if position < lowest || position > self.position {
+            return Err(Error::Rewind { wanted: position, lowest, highest: self.position });
         }
         (self.position, self.written) = (position, position);
         Ok(())
@@ -355,8 +361,9 @@ impl State {
         if end > self.context {
             return Err(Error::Context { wanted: end, context: self.context });
         }
-        if self.position < self.floor {
-            let (wanted, lowest) = (self.position, self.floor);
+        let lowest = self.rewind_floor();
+        if self.position < lowest {
+            let wanted = self.position;
             return Err(Error::Rewind { wanted, lowest, highest: self.position });
         }
         Ok(())
@@ -388,8 +395,9 @@ impl State {
 
     pub(super) fn advance(&mut self, rows: usize) -> Result<(), Error> {
         let to = self.position.saturating_add(rows);
-        if to > self.written || to < self.floor {
-            let (lowest, highest) = (self.floor, self.written);
+        let lowest = self.rewind_floor();
+        if to > self.written || to < lowest {
+            let highest = self.written;
             return Err(Error::Rewind { wanted: to, lowest, highest });
         }
         (self.position, self.written) = (to, to);
@@ -470,6 +478,7 @@ impl State {
         bytes: &[u8],
     ) -> Result<(), Error> {
         self.check_part(block.saturating_add(1).saturating_mul(BLOCK_TOKENS))?;
+        self.shared.known.forget();
         write_pieces(backend, &self.block_pieces(block), bytes)
     }
 
@@ -484,6 +493,7 @@ impl State {
         self.check_part(position)?;
         let pieces = self.pieces(position, position / BLOCK_TOKENS * BLOCK_TOKENS);
         check_size(&pieces, bytes)?;
+        self.shared.known.forget();
         self.truncate(0)?;
         write_pieces(backend, &pieces, bytes)?;
         (self.position, self.floor, self.written) = (position, position, position);
@@ -510,6 +520,7 @@ impl State {
     /// the device fails in the middle, the state is at position 0.
     pub fn restore(&mut self, backend: &mut dyn Backend, bytes: &[u8]) -> Result<(), Error> {
         let (position, payload) = self.check_saved(bytes)?;
+        self.shared.known.forget();
         self.truncate(0)?;
         write_pieces(backend, &self.pieces(position, 0), payload)?;
         (self.position, self.floor, self.written) = (position, position, position);
@@ -518,6 +529,7 @@ impl State {
 
     /// Frees the device memory.
     pub fn release(self, backend: &mut dyn Backend) {
+        self.tell_release(backend);
         backend.release(self.arena);
     }
 

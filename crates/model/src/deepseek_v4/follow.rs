@@ -1,0 +1,363 @@
+//! A group of ranks on one model: rank 0 leads, the others follow.
+//!
+//! Rank 0 has the sessions. Before each step it tells the others what comes, and all ranks then run
+//! the same pass on their parts, with gates where partial sums meet. The others keep a state for
+//! each session, which holds the same as rank 0's: key/value and compressed rows belong to all
+//! heads, so every rank computes them, and a saved state is that of one device.
+//!
+//! A state becomes known to the others when the first order names it, with all that it holds; so
+//! it does again after it was changed from outside (restored, loaded from a store), and in each new
+//! epoch of the group. That is all there is to recovery: a broken group forms again, a
+//! replacement has loaded its part and knows nothing, and rank 0's states are the truth.
+
+use super::orders::{Order, refusal, status};
+use super::{Model, State};
+use crate::{Error, LogitsFor, Wanted};
+use ironstar_device::{Backend, Error as DeviceError, ExchangeError, GateCounts, GateKind};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Most bytes of a state in one order; transports bound what they take.
+const SAVED_BYTES_MAX: usize = 16 << 20;
+
+/// No epoch.
+const NEVER: u64 = u64::MAX;
+
+/// In which epoch the others know something.
+#[derive(Debug)]
+pub(super) struct Known(AtomicU64);
+
+impl Default for Known {
+    fn default() -> Self {
+        Known(AtomicU64::new(NEVER))
+    }
+}
+
+impl Known {
+    fn is(&self, epoch: u64) -> bool {
+        self.0.load(Ordering::Relaxed) == epoch
+    }
+
+    fn set(&self, epoch: u64) {
+        self.0.store(epoch, Ordering::Relaxed);
+    }
+
+    pub fn forget(&self) {
+        self.set(NEVER);
+    }
+}
+
+/// What the others know of a state.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub id: u32,
+    pub known: Known,
+    /// Lowest position that the others' rings can go back to, where theirs hold less.
+    pub floor: AtomicUsize,
+}
+
+/// What a rank holds while it follows.
+#[derive(Default)]
+struct Held {
+    states: HashMap<u32, State>,
+    /// The first bytes of the state that comes next.
+    saved: Vec<u8>,
+}
+
+/// Something that a rank tells while it follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// The group broke, and this is why; the rank waits for a new epoch.
+    Broken(ExchangeError),
+    /// It still waits. Rank 0 begins an epoch when it has something to do, so this may go on; who
+    /// knows that rank 0 is gone for good says so.
+    Waiting(ExchangeError),
+    /// A new epoch has begun.
+    Epoch(u64),
+}
+
+impl Model {
+    /// Whether this device computes with others.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.part.ranks
+    }
+
+    /// Gates that the backend's rank has passed.
+    #[must_use]
+    pub fn gate_counts(backend: &mut dyn Backend) -> GateCounts {
+        backend.exchange().map(|exchange| exchange.counts()).unwrap_or_default()
+    }
+
+    /// On rank 0: waits until all ranks have loaded the same model, for as long as `patience`;
+    /// they may take minutes.
+    pub fn meet(&self, backend: &mut dyn Backend, patience: Duration) -> Result<(), Error> {
+        let start = Instant::now();
+        loop {
+            match self.prepare(backend, &[]) {
+                Err(Error::Device(DeviceError::Exchange(_))) if start.elapsed() < patience => {}
+                other => return other,
+            }
+            // Bounded by the group's deadline; who is not ready yet comes to the next one.
+            let exchange = backend.exchange().expect("`prepare` has failed on it");
+            let _not_yet = exchange.reform();
+        }
+    }
+
+    /// On rank 0: ends the others' [`Model::follow`].
+    pub fn dismiss(&self, backend: &mut dyn Backend) {
+        if let Some(exchange) = backend.exchange().filter(|exchange| exchange.rank() == 0) {
+            // Who does not hear it is gone, or will see that this rank is.
+            let _gone = exchange.broadcast(&mut Order::Stop.encode());
+        }
+    }
+
+    /// On rank 0, before a pass: tells the others. A group that was broken is formed again first.
+    pub(super) fn lead(
+        &self,
+        backend: &mut dyn Backend,
+        states: &[&State],
+        order: &Order,
+    ) -> Result<(), Error> {
+        if self.part.ranks == 1 || self.part.rank > 0 {
+            return Ok(());
+        }
+        if self.tell(backend, states, order).is_ok() {
+            return Ok(());
+        }
+        let exchange = backend.exchange().expect("a part is loaded on a backend in a group");
+        exchange.reform().map_err(DeviceError::from)?;
+        self.tell(backend, states, order)
+    }
+
+    fn tell(
+        &self,
+        backend: &mut dyn Backend,
+        states: &[&State],
+        order: &Order,
+    ) -> Result<(), Error> {
+        self.prepare(backend, states)?;
+        broadcast(backend, order)
+    }
+
+    /// Makes sure that the others are ready for orders about these states.
+    fn prepare(&self, backend: &mut dyn Backend, states: &[&State]) -> Result<(), Error> {
+        let Some(exchange) = backend.exchange() else { return Ok(()) };
+        let epoch = exchange.epoch();
+        if !self.met.is(epoch) {
+            broadcast(backend, &Order::Meet { identity: self.meeting() })?;
+            answers(backend, Ok(()))?;
+            self.met.set(epoch);
+        }
+        for state in states.iter().filter(|state| !state.shared.known.is(epoch)) {
+            let position = state.position();
+            let saved = if position == 0 { Vec::new() } else { state.save(backend)? };
+            let (id, context) = (state.shared.id, state.context());
+            let mut rest = saved;
+            while rest.len() > SAVED_BYTES_MAX {
+                let later = rest.split_off(SAVED_BYTES_MAX);
+                broadcast(backend, &Order::More { saved: rest })?;
+                rest = later;
+            }
+            broadcast(backend, &Order::Take { id, context, saved: rest })?;
+            answers(backend, Ok(()))?;
+            state.shared.floor.store(position, Ordering::Relaxed);
+            state.shared.known.set(epoch);
+        }
+        Ok(())
+    }
+
+    /// What all ranks must have in common.
+    fn meeting(&self) -> Vec<u8> {
+        let mut all = self.kept.identity();
+        let rows = u64::try_from(self.kept.options.step_rows_max).unwrap_or(u64::MAX);
+        all.extend_from_slice(&rows.to_le_bytes());
+        all
+    }
+
+    /// On every rank but 0: does what rank 0 orders, until it says that nothing follows, or
+    /// `on_event` does not go on. What breaks the group is told and survived: weights stay, and
+    /// the states of sessions come again.
+    pub fn follow(
+        &mut self,
+        backend: &mut dyn Backend,
+        on_event: &mut dyn FnMut(Followed) -> bool,
+    ) -> Result<(), Error> {
+        let mut held = Held::default();
+        loop {
+            let end = match self.obey_one(backend, &mut held) {
+                Ok(true) => continue,
+                Ok(false) => None,
+                Err(error) => Some(error),
+            };
+            std::mem::take(&mut held).states.into_values().for_each(|state| state.release(backend));
+            match end {
+                None => return Ok(()),
+                Some(error) => rejoin(backend, error, on_event)?,
+            }
+        }
+    }
+
+    /// Hears an order and carries it out; false is the last.
+    fn obey_one(&mut self, backend: &mut dyn Backend, held: &mut Held) -> Result<bool, Error> {
+        let states = &mut held.states;
+        let Some(exchange) = backend.exchange() else { return Ok(false) };
+        let mut bytes = Vec::new();
+        exchange.broadcast(&mut bytes).map_err(DeviceError::from)?;
+        match Order::decode(&bytes)? {
+            Order::Stop => return Ok(false),
+            Order::Meet { identity } => {
+                let same = identity == self.meeting();
+                let other = "it has another model, drafter, settings or rows a step than rank 0";
+                answers(backend, if same { Ok(()) } else { Err(other.to_owned()) })?;
+            }
+            Order::More { saved } => held.saved.extend_from_slice(&saved),
+            Order::Take { id, context, saved } => {
+                let mut all = std::mem::take(&mut held.saved);
+                all.extend_from_slice(&saved);
+                let taken = self.take(backend, states, (id, context), &all);
+                answers(backend, taken.map_err(|error| error.to_string()))?;
+            }
+            Order::Release { id } => {
+                if let Some(state) = states.remove(&id) {
+                    state.release(backend);
+                }
+            }
+            Order::Step { ids, step, logits, drafts } => {
+                let mut mine = Vec::with_capacity(ids.len());
+                for (id, span) in ids.iter().zip(&step.spans) {
+                    let mut state = states.remove(id).ok_or_else(|| unknown(*id))?;
+                    let there = state.go_to(span.position);
+                    mine.push(state);
+                    there?;
+                }
+                let wanted = Wanted {
+                    logits: LogitsFor::Rows(&logits),
+                    drafts: drafts.as_deref().map_or(LogitsFor::None, LogitsFor::Rows),
+                };
+                let mut all: Vec<&mut State> = mine.iter_mut().collect();
+                let made = self.forward_observed(backend, &step, &mut all, &wanted, None);
+                states.extend(ids.into_iter().zip(mine));
+                made?;
+            }
+            Order::Draft { id, position, token, most } => {
+                let state = states.get_mut(&id).ok_or_else(|| unknown(id))?;
+                state.go_to(position)?;
+                match most {
+                    None => self.draft(backend, state, token).map(|_| ())?,
+                    Some(most) => self.draft_tokens(backend, state, token, most).map(|_| ())?,
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes a session's state what rank 0 says it is.
+    fn take(
+        &self,
+        backend: &mut dyn Backend,
+        states: &mut HashMap<u32, State>,
+        (id, context): (u32, usize),
+        saved: &[u8],
+    ) -> Result<(), Error> {
+        if let Some(old) = states.remove(&id) {
+            if old.context() == context {
+                states.insert(id, old);
+            } else {
+                old.release(backend);
+            }
+        }
+        let state = match states.entry(id) {
+            std::collections::hash_map::Entry::Occupied(there) => there.into_mut(),
+            std::collections::hash_map::Entry::Vacant(free) => {
+                free.insert(self.new_state(backend, context)?)
+            }
+        };
+        if saved.is_empty() { state.truncate(0) } else { state.restore(backend, saved) }
+    }
+}
+
+impl State {
+    /// To the position at which rank 0's state stands: rows of the last step are kept, or taken
+    /// back.
+    fn go_to(&mut self, position: usize) -> Result<(), Error> {
+        match position.checked_sub(self.position()) {
+            Some(0) => Ok(()),
+            Some(rows) => self.advance(rows),
+            None => self.truncate(position),
+        }
+    }
+
+    /// Tells the others that the session has ended.
+    pub(super) fn tell_release(&self, backend: &mut dyn Backend) {
+        let Some(exchange) = backend.exchange().filter(|exchange| exchange.rank() == 0) else {
+            return;
+        };
+        if self.shared.known.is(exchange.epoch()) {
+            // In a broken group nobody keeps it.
+            let _gone = exchange.broadcast(&mut Order::Release { id: self.shared.id }.encode());
+        }
+    }
+}
+
+fn unknown(id: u32) -> Error {
+    let found = format!("an order about session {id}");
+    let wanted = "it was told of before".to_owned();
+    DeviceError::from(ExchangeError::Wrong { rank: 0, found, wanted }).into()
+}
+
+fn broadcast(backend: &mut dyn Backend, order: &Order) -> Result<(), Error> {
+    let exchange = backend.exchange().expect("a part is loaded on a backend in a group");
+    exchange.broadcast(&mut order.encode()).map_err(DeviceError::from)?;
+    Ok(())
+}
+
+/// All ranks tell whether they did as told; an error is the first refusal.
+fn answers(backend: &mut dyn Backend, mine: Result<(), String>) -> Result<(), Error> {
+    let exchange = backend.exchange().expect("a part is loaded on a backend in a group");
+    let mine = status(mine.as_ref().copied().map_err(String::as_str));
+    let ranks = exchange.ranks();
+    let mut all = vec![0; mine.len() * ranks];
+    exchange.gather(GateKind::Status, &mine, &mut all).map_err(DeviceError::from)?;
+    match refusal(&all) {
+        Some((rank, reason)) if exchange.rank() == 0 => {
+            let wanted = "all ranks must be able to".to_owned();
+            Err(Error::Ranks { ranks, found: format!("rank {rank}: {reason}"), wanted })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// After a failure: waits for a new epoch as long as rank 0 is there.
+fn rejoin(
+    backend: &mut dyn Backend,
+    error: Error,
+    on_event: &mut dyn FnMut(Followed) -> bool,
+) -> Result<(), Error> {
+    let Some(exchange) = backend.exchange() else { return Err(error) };
+    let reason = match error {
+        Error::Device(DeviceError::Exchange(reason)) => reason,
+        other => {
+            let (rank, reason) = (exchange.rank(), other.to_string());
+            exchange.abort(&reason);
+            ExchangeError::Aborted { rank, reason }
+        }
+    };
+    let mut goes_on = on_event(Followed::Broken(reason.clone()));
+    let mut last = reason;
+    while goes_on {
+        // Bounded by the group's deadline.
+        match exchange.reform() {
+            Ok(epoch) => {
+                on_event(Followed::Epoch(epoch));
+                return Ok(());
+            }
+            Err(error) => {
+                last = error.clone();
+                goes_on = on_event(Followed::Waiting(error));
+            }
+        }
+    }
+    Err(DeviceError::from(last).into())
+}
