@@ -155,6 +155,21 @@ FN void load_matrices(uint* out, const uint* from, uint word, uint l)
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                  : "r"(pool_address(from + word)));
 }
+// The same of the matrices turned: words l mod 4 of column l / 4, as the matrix has halves of words.
+FN void load_turned(uint* out, const uint* from, uint word, uint l)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(pool_address(from + word)));
+}
+// C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes.
+FN void mma_bf16(float* c, const uint* a, uint b0, uint b1, uint l)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 FN void mma_i8(int* c, const uint* a, uint b0, uint b1, uint l)
 {

@@ -280,6 +280,45 @@ FN void host_load_matrices(uint* out, host::Shared<uint> from, uint word, int li
     for (uint i = 0u; i < 4u; ++i) at[i] = all[8u * i + (l >> 2)] + (l & 3u);
     for (uint i = 0u; i < 4u; ++i) out[i] = from[at[i]];
 }
+// The same of the matrices turned: words l mod 4 of column l / 4, as the matrix has halves of words.
+#define load_turned(out, from, word, l) host_load_turned((out), (from), (word), __LINE__)
+FN void host_load_turned(uint* out, host::Shared<uint> from, uint word, int line)
+{
+    if (word % 4u != 0u) __builtin_trap();
+    uint l = lane, column = l >> 2, at[4][2];
+    const uint* all = host::exchange(word, line);
+    for (uint i = 0u; i < 4u; ++i)
+        for (uint h = 0u; h < 2u; ++h) at[i][h] = all[8u * i + 2u * (l & 3u) + h] + (column >> 1);
+    for (uint i = 0u; i < 4u; ++i) {
+        uint low = from[at[i][0]], high = from[at[i][1]], shift = 16u * (column & 1u);
+        out[i] = ((low >> shift) & 0xffffu) | (((high >> shift) & 0xffffu) << 16);
+    }
+}
+// C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes.
+#define mma_bf16(c, a, b0, b1, l) host_mma_bf16((c), (a), (b0), (b1), __LINE__)
+FN void host_mma_bf16(float* c, const uint* a, uint b0, uint b1, int line)
+{
+    uint l = lane, row = l & 28u, column = 8u * (l & 3u), w[4][4], x[2][2][4];
+    for (uint r = 0u; r < 4u; ++r) {
+        const uint* all = host::exchange(a[r], line);
+        for (uint k = 0u; k < 4u; ++k) w[r][k] = all[row + k];
+    }
+    for (uint r = 0u; r < 2u; ++r) {
+        const uint* all = host::exchange(r == 0u ? b0 : b1, line);
+        for (uint k = 0u; k < 8u; ++k) x[k >> 2][r][k & 3u] = all[column + k];
+    }
+    for (uint i = 0u; i < 4u; ++i)
+        for (uint k = 0u; k < 16u; ++k) {
+            uint left = w[(i >> 1) + 2u * (k >> 3)][(k >> 1) & 3u];
+            uint right = x[i & 1u][k >> 3][(k >> 1) & 3u];
+            if ((k & 1u) == 0u) {
+                left <<= 16;
+                right <<= 16;
+            }
+            c[i] = __builtin_fmaf(
+                as_float(left & 0xffff0000u), as_float(right & 0xffff0000u), c[i]);
+        }
+}
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 #define mma_i8(c, a, b0, b1, l) host_mma_i8((c), (a), (b0), (b1), __LINE__)
 FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line)

@@ -145,6 +145,36 @@ FN void load_matrices(thread uint* out, threadgroup uint* from, uint word, uint 
     for (uint i = 0u; i < 4u; ++i)
         out[i] = from[simd_shuffle(word, (ushort)(8u * i + (l >> 2))) + (l & 3u)];
 }
+// The same of the matrices turned: words l mod 4 of column l / 4, as the matrix has halves of words.
+FN void load_turned(thread uint* out, threadgroup uint* from, uint word, uint l)
+{
+    uint column = l >> 2, shift = 16u * (column & 1u);
+    for (uint i = 0u; i < 4u; ++i) {
+        uint low = from[simd_shuffle(word, (ushort)(8u * i + 2u * (l & 3u))) + (column >> 1)];
+        uint high = from[simd_shuffle(word, (ushort)(8u * i + 2u * (l & 3u) + 1u)) + (column >> 1)];
+        out[i] = ((low >> shift) & 0xffffu) | (((high >> shift) & 0xffffu) << 16);
+    }
+}
+// C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes.
+FN void mma_bf16(thread float* c, thread const uint* a, uint b0, uint b1, uint l)
+{
+    for (uint k = 0u; k < 8u; ++k) {
+        ushort row = (ushort)((l & 28u) + (k & 3u)), column = (ushort)(8u * (l & 3u) + (k & 3u));
+        uint low = simd_shuffle(a[k < 4u ? 0 : 2], row), high = simd_shuffle(a[k < 4u ? 1 : 3], row);
+        uint own = k < 4u ? b0 : b1;
+        uint x = simd_shuffle(own, column), y = simd_shuffle(own, (ushort)(column + 4));
+        for (uint h = 0u; h < 2u; ++h) {
+            float u = as_float(h == 0u ? low << 16 : low & 0xffff0000u);
+            float v = as_float(h == 0u ? high << 16 : high & 0xffff0000u);
+            float p = as_float(h == 0u ? x << 16 : x & 0xffff0000u);
+            float q = as_float(h == 0u ? y << 16 : y & 0xffff0000u);
+            c[0] = fma(u, p, c[0]);
+            c[1] = fma(u, q, c[1]);
+            c[2] = fma(v, p, c[2]);
+            c[3] = fma(v, q, c[3]);
+        }
+    }
+}
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 // There is no unit for it.
 FN void mma_i8(thread int* c, thread const uint* a, uint b0, uint b1, uint l)

@@ -389,6 +389,8 @@ fn neighbours_in_a_step_change_nothing() {
 /// Largest difference of attention's output between the GPU's kernels and the CPU, against the
 /// largest value: the denominator has other lanes.
 const GPU_TOLERANCE: f32 = 1e-6;
+/// The same where keys of bf16 go to matrix units, with queries and weights rounded to bf16.
+const GPU_ROUNDED: f32 = 5e-3;
 
 /// The GPU's kernels choose the same rows, append the same bytes, and attend alike; any cut into
 /// steps gives equal bits.
@@ -397,7 +399,9 @@ fn the_gpu_agrees() {
     for (index, shape) in SHAPES.into_iter().enumerate() {
         let wanted = alone(shape, scalar(), 5, &[shape.tokens]);
         let whole = alone_in(Bench::gpu(), shape, 5, &[shape.tokens]);
-        if let Err(difference) = near(&whole.0, &wanted.0, GPU_TOLERANCE) {
+        let rounded = shape.rows == Element::Bf16 && shape.width.is_multiple_of(64);
+        let tolerance = if rounded { GPU_ROUNDED } else { GPU_TOLERANCE };
+        if let Err(difference) = near(&whole.0, &wanted.0, tolerance) {
             panic!("{shape:?} on a GPU: {difference}");
         }
         assert!(whole.1 == wanted.1, "other rows on a GPU with {shape:?}");

@@ -13,6 +13,7 @@ const FILES: &[(&str, &str)] = &[
     ("router.k", include_str!("../../kernels/router.k")),
     ("streams.k", include_str!("../../kernels/streams.k")),
     ("tiles.k", include_str!("../../kernels/tiles.k")),
+    ("tiles_attend.k", include_str!("../../kernels/tiles_attend.k")),
     ("tiles_big.k", include_str!("../../kernels/tiles_big.k")),
     ("tiles_float.k", include_str!("../../kernels/tiles_float.k")),
     ("tiles_sort.k", include_str!("../../kernels/tiles_sort.k")),
@@ -24,6 +25,7 @@ const FILES: &[(&str, &str)] = &[
 
 /// Bytes of the pools (`POOL`) of the kernels that have one.
 pub(crate) const POOLS: &[(&str, u32)] = &[
+    ("attend_tiles", 103_040),
     ("big_q8_0", 88_064),
     ("big_q2_k", 88_064),
     ("big_iq2_xxs", 88_064),

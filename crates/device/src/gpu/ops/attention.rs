@@ -3,18 +3,27 @@
 use super::super::arguments::AttendArgs;
 use super::super::record::Place;
 use super::super::store::Ask;
+use super::super::text::pool_bytes;
 use super::super::{Gpu, Scratch, check, size, small};
-use super::{GROUP, SIMDGROUPS};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS};
 use crate::{Attend, Element, Error};
 
 /// Keys of a tile of scores; `ATTEND_KEYS` of the kernel.
 const KEYS: u32 = 64;
 /// Heads that share the loading of keys; `ATTEND_HEADS` of the kernel.
 const HEADS: u32 = 4;
+/// Heads of a group on matrix units; `HEADS_TILE` of the kernel.
+const TILE_HEADS: u32 = 32;
 /// Scores that are held at a time, in elements; bounds the memory of a long prefill.
 const SCORES_MAX: usize = 1 << 26;
 
 const OPERATION: &str = "attend";
+
+/// Whether keys of bf16 of this width go to `tiles_attend.k`: the same for one row and for many.
+fn on_matrix_units(gpu: &Gpu, width: usize) -> bool {
+    let room = gpu.driver.facts().group_bytes >= pool_bytes("attend_tiles");
+    room && width.is_multiple_of(64) && width <= 512
+}
 
 /// Checks the operands and gives the width of a head.
 fn check_attend(gpu: &Gpu, a: &Attend<'_>) -> Result<usize, Error> {
@@ -126,11 +135,14 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
     let mut arguments = numbers(a, [width, choice.map_or(0, |(_, top_k)| top_k), stride])?;
     let heads = arguments.heads;
     let choice = choice.map_or(Place::NONE, |(choice, _)| choice);
+    let bf16 = arguments.kv_bf16 == 1 && (arguments.ratio == 0 || arguments.rows_bf16 == 1);
+    if bf16 && on_matrix_units(gpu, width) {
+        let places = [q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out];
+        let grid = [heads.div_ceil(TILE_HEADS), small(OPERATION, n)?, 1];
+        return gpu.launch("attend_tiles", grid, ROW_GROUP, &places, &arguments);
+    }
     // What `fast/attention.k` takes; its sums are those of `attention.k`.
-    let tiled = arguments.kv_bf16 == 1
-        && (arguments.ratio == 0 || arguments.rows_bf16 == 1)
-        && width.is_multiple_of(32)
-        && width <= 512;
+    let tiled = bf16 && width.is_multiple_of(32) && width <= 512;
     let batch = (SCORES_MAX / size(&[stride, a.heads])).clamp(1, n);
     let scores = gpu.scratch(Scratch::Scores, size(&[batch, a.heads, stride, 4]))?;
     let sums = gpu.scratch(Scratch::Sums, size(&[batch, a.heads, 4]))?;
