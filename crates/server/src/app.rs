@@ -1,11 +1,12 @@
 //! What all requests share.
 
-use super::answers::Answers;
+use super::answers::{Answers, Shelf};
 use super::grammar::Grammars;
 use super::listen::{Phase, Shutdown};
 use super::metrics::Metrics;
 use super::{Model, Options};
 use ironstar_engine::scheduler::Client;
+use ironstar_engine::store::Folder;
 use ironstar_wire::{ApiError, CallMemory, ErrorKind};
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -26,7 +27,7 @@ pub(crate) struct App {
     pub address: SocketAddr,
     pub metrics: Metrics,
     pub memory: Mutex<CallMemory>,
-    pub answers: Mutex<Answers>,
+    pub answers: Answers,
     pub grammars: Grammars,
     /// Seconds since 1970 when it started.
     pub started: u64,
@@ -42,12 +43,16 @@ impl App {
         address: SocketAddr,
         shutdown: &Shutdown,
     ) -> App {
+        let shelf = options
+            .store_dir
+            .clone()
+            .map(|folder| Shelf::new(Arc::new(Folder::new(folder)), options.store_disk_bytes));
         App {
             client,
             address,
             metrics: Metrics::default(),
             memory: Mutex::new(CallMemory::new(CALL_MEMORY_BYTES)),
-            answers: Mutex::new(Answers::new(options.store_bytes)),
+            answers: Answers::new(options.store_bytes, shelf),
             grammars: Grammars::new(&model),
             started: now(),
             open: Arc::default(),

@@ -4,7 +4,6 @@ use super::app::App;
 use axum::body::Body;
 use hyper::body::{Body as HttpBody, Bytes, Frame};
 use ironstar_wire::{ApiError, ErrorKind};
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,27 +58,44 @@ pub(crate) async fn read(app: &App, mut body: Body) -> Result<Vec<u8>, ApiError>
 /// Parts of a stream that may wait for the socket.
 const PARTS: usize = 4;
 
-/// What a stream ends with, whatever happens to who writes it.
-#[derive(Clone, Debug, Default)]
-struct Tail(Arc<Mutex<Option<String>>>);
+/// What a body ends with, whatever happens to who writes it.
+#[derive(Debug)]
+enum Tail {
+    /// Its last bytes; nothing is missing then.
+    Whole(String),
+    /// Its last bytes, and the connection breaks: nobody may take it for a whole one. This is also
+    /// the end of a body whose writer is gone without a word.
+    Broken(String),
+    /// The last bytes of a broken one are on their way.
+    Leaving,
+}
+
+#[derive(Clone, Debug)]
+struct SharedTail(Arc<Mutex<Tail>>);
+
+impl SharedTail {
+    fn set(&self, tail: Tail) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tail;
+    }
+}
 
 /// Writes a streamed body.
 #[derive(Debug)]
 pub(crate) struct Writer {
     parts: mpsc::Sender<Bytes>,
-    tail: Tail,
+    tail: SharedTail,
 }
 
 /// A body that comes from a [`Writer`].
 struct Streamed {
     parts: mpsc::Receiver<Bytes>,
-    tail: Tail,
+    tail: SharedTail,
 }
 
 /// A body and who writes it.
 pub(crate) fn stream() -> (Writer, Body) {
     let (sender, parts) = mpsc::channel(PARTS);
-    let tail = Tail::default();
+    let tail = SharedTail(Arc::new(Mutex::new(Tail::Broken(String::new()))));
     (Writer { parts: sender, tail: tail.clone() }, Body::new(Streamed { parts, tail }))
 }
 
@@ -96,26 +112,52 @@ impl Writer {
 
     /// Ends the body with this; it does not wait and cannot fail.
     pub fn end(&self, text: String) {
-        *self.tail.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        self.tail.set(Tail::Whole(text));
+    }
+
+    /// Ends the body with this, and breaks the connection: the status that the head gave does not
+    /// hold.
+    pub fn fail(&self, text: String) {
+        self.tail.set(Tail::Broken(text));
     }
 }
 
 impl HttpBody for Streamed {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = std::io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
         match self.parts.poll_recv(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(part)) => Poll::Ready(Some(Ok(Frame::data(part)))),
             Poll::Ready(None) => {
-                let tail = self.tail.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let tail = tail.filter(|text| !text.is_empty());
-                Poll::Ready(tail.map(|text| Ok(Frame::data(Bytes::from(text)))))
+                let tail = {
+                    let mut tail = self.tail.0.lock().unwrap_or_else(PoisonError::into_inner);
+                    std::mem::replace(&mut *tail, Tail::Whole(String::new()))
+                };
+                match tail {
+                    Tail::Whole(text) if text.is_empty() => Poll::Ready(None),
+                    Tail::Whole(text) => Poll::Ready(Some(Ok(Frame::data(Bytes::from(text))))),
+                    Tail::Broken(text) if text.is_empty() => Poll::Ready(Some(Err(broken()))),
+                    Tail::Broken(text) => {
+                        self.tail.set(Tail::Leaving);
+                        Poll::Ready(Some(Ok(Frame::data(Bytes::from(text)))))
+                    }
+                    Tail::Leaving => {
+                        // Once more round: the socket gets the last bytes before it is closed.
+                        self.tail.set(Tail::Broken(String::new()));
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                }
             }
         }
     }
+}
+
+fn broken() -> std::io::Error {
+    std::io::Error::other("the answer failed after its head was sent")
 }

@@ -4,7 +4,6 @@ use super::app::App;
 use ironstar_wire::{ApiError, ErrorKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::sync::PoisonError;
 
 /// `GET /health`.
 pub(crate) fn health(app: &App) -> String {
@@ -38,8 +37,7 @@ pub(crate) fn models(app: &App) -> String {
 }
 
 /// `GET /v1/models/NAME`; a name may have slashes.
-pub(crate) fn model(app: &App, path: &str) -> Result<String, ApiError> {
-    let wanted = path.split_once("/models/").map_or("", |(_, name)| name);
+pub(crate) fn model(app: &App, wanted: &str) -> Result<String, ApiError> {
     let mut names = std::iter::once(&app.model.name).chain(&app.model.aliases);
     match names.find(|name| *name == wanted) {
         Some(name) => Ok(model_object(app, name).to_string()),
@@ -60,22 +58,22 @@ fn model_object(app: &App, name: &str) -> Value {
         "display_name": name,
         "context_length": app.model.context,
         "max_model_len": app.model.context,
+        "input_modalities": ["text"],
     })
 }
 
-/// `GET` and `DELETE /v1/responses/ID`.
+/// `GET` and `DELETE /v1/responses/ID`. It may read a file.
 pub(crate) fn stored(app: &App, id: &str, delete: bool) -> Result<String, ApiError> {
-    let mut answers = app.answers.lock().unwrap_or_else(PoisonError::into_inner);
-    let body = answers.get(id).map(|answer| answer.body.clone());
-    let Some(body) = body else {
-        let text = format!("no answer {id:?} is stored");
-        return Err(ApiError::new(ErrorKind::NotFound, "response_not_found", text));
+    let body = if delete {
+        let deleted = || json!({"id": id, "object": "response", "deleted": true}).to_string();
+        app.answers.remove(id).then(deleted)
+    } else {
+        app.answers.get(id).map(|answer| answer.body)
     };
-    if delete {
-        answers.remove(id);
-        return Ok(json!({"id": id, "object": "response", "deleted": true}).to_string());
-    }
-    Ok(body)
+    body.ok_or_else(|| {
+        let text = format!("no answer {id:?} is stored");
+        ApiError::new(ErrorKind::NotFound, "response_not_found", text)
+    })
 }
 
 /// `POST /v1/embeddings`.

@@ -61,10 +61,16 @@ pub struct Options {
     pub write_timeout: Duration,
     /// Silence in a stream after which a sign of life is sent.
     pub keepalive: Duration,
+    /// Time after which an answer that is no stream gets its head, and spaces as signs of life.
+    pub whole_patience: Duration,
     /// Time that running answers get when the server stops.
     pub grace: Duration,
-    /// Answers of `/v1/responses` that are kept, in bytes of their conversations.
+    /// Answers of `/v1/responses` that are kept in memory, in bytes of their conversations.
     pub store_bytes: usize,
+    /// Folder in which they are kept instead, and outlive the server.
+    pub store_dir: Option<std::path::PathBuf>,
+    /// Bytes of that folder.
+    pub store_disk_bytes: u64,
     /// Threads of the server, beside the engine's.
     pub threads: usize,
     /// Where log lines go.
@@ -91,8 +97,11 @@ impl Default for Options {
             body_timeout: Duration::from_secs(120),
             write_timeout: Duration::from_secs(30),
             keepalive: Duration::from_secs(5),
+            whole_patience: Duration::from_secs(30),
             grace: Duration::from_secs(30),
             store_bytes: 256 << 20,
+            store_dir: None,
+            store_disk_bytes: 1 << 30,
             threads: 2,
             log: Arc::new(|_| {}),
             trace: None,

@@ -9,7 +9,9 @@ use super::info;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
+use axum::http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
+};
 use axum::http::{Method, Response, StatusCode};
 use ironstar_wire::{ApiError, ErrorKind, Protocol};
 use std::sync::Arc;
@@ -21,13 +23,29 @@ const PAGE: &str = concat!(
     include_str!("page/chat.js"),
     "</script>\n"
 );
+/// What is served, for programs: `GET /openapi.json`.
+const OPENAPI: &str = include_str!("../openapi.json");
 /// Name of the header with a request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Headers of every response: no page of another site may show ours in a frame, guess at types, or
+/// learn of addresses here.
+const FIXED_HEADERS: [(&str, &str); 4] = [
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+];
+/// What the page itself adds; the rest of its policy is within it. A page of an older server must
+/// not stay in use.
+const PAGE_HEADERS: [(HeaderName, &str); 2] =
+    [(CONTENT_SECURITY_POLICY, "frame-ancestors 'none'"), (CACHE_CONTROL, "no-cache")];
 
 /// What a path is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Page,
+    OpenApi,
     Health,
     Version,
     Metrics,
@@ -64,10 +82,9 @@ async fn serve(State(app): State<Arc<App>>, request: Request) -> Response<Body> 
         // What one of the SDKs looks for.
         headers.insert(HeaderName::from_static("request-id"), value);
     }
-    headers.insert(
-        HeaderName::from_static("x-content-type-options"),
-        HeaderValue::from_static("nosniff"),
-    );
+    for (name, value) in FIXED_HEADERS {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
     for (name, value) in cors {
         headers.insert(name, value);
     }
@@ -84,32 +101,45 @@ fn protocol_of(path: &str) -> Protocol {
     }
 }
 
-/// What a path is for, and its methods. Clients differ in whether they add `/v1`.
-fn target(path: &str) -> Option<(Target, &'static [&'static str])> {
-    const GET: &[&str] = &["GET", "HEAD"];
-    const POST: &[&str] = &["POST"];
+const GET: &[&str] = &["GET", "HEAD"];
+const POST: &[&str] = &["POST"];
+
+/// Everything that is served, as `openapi.json` names it. A last part in braces is any text that is
+/// not empty.
+const ROUTES: [(&str, Target, &[&str]); 18] = [
+    ("/", Target::Page, GET),
+    ("/openapi.json", Target::OpenApi, GET),
+    ("/health", Target::Health, GET),
+    ("/version", Target::Version, GET),
+    ("/metrics", Target::Metrics, GET),
+    ("/tokenize", Target::Tokenize, POST),
+    ("/detokenize", Target::Detokenize, POST),
+    ("/v1/models", Target::Models, GET),
+    ("/v1/models/{name}", Target::Model, GET),
+    ("/v1/chat/completions", Target::Answer(Protocol::Chat), POST),
+    ("/v1/completions", Target::Answer(Protocol::Completions), POST),
+    ("/v1/responses", Target::Answer(Protocol::Responses), POST),
+    ("/v1/responses/{id}", Target::Stored, &["GET", "HEAD", "DELETE"]),
+    ("/v1/messages", Target::Answer(Protocol::Messages), POST),
+    ("/v1/messages/count_tokens", Target::Count, POST),
+    ("/v1/embeddings", Target::Embeddings, POST),
+    // Other names of the same.
+    ("/index.html", Target::Page, GET),
+    ("/healthz", Target::Health, GET),
+];
+
+/// What a path is for, its methods, and its last part where that is a name. Clients differ in
+/// whether they add `/v1`.
+fn target(path: &str) -> Option<(Target, &'static [&'static str], &str)> {
+    let short = |path| str::strip_prefix(path, "/v1").unwrap_or(path);
     let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
-    let found = match path.strip_prefix("/v1").unwrap_or(path) {
-        "/" | "/index.html" => (Target::Page, GET),
-        "/health" | "/healthz" => (Target::Health, GET),
-        "/version" => (Target::Version, GET),
-        "/metrics" => (Target::Metrics, GET),
-        "/models" => (Target::Models, GET),
-        "/tokenize" => (Target::Tokenize, POST),
-        "/detokenize" => (Target::Detokenize, POST),
-        "/chat/completions" => (Target::Answer(Protocol::Chat), POST),
-        "/completions" => (Target::Answer(Protocol::Completions), POST),
-        "/responses" => (Target::Answer(Protocol::Responses), POST),
-        "/messages" => (Target::Answer(Protocol::Messages), POST),
-        "/messages/count_tokens" => (Target::Count, POST),
-        "/embeddings" => (Target::Embeddings, POST),
-        path if path.starts_with("/models/") => (Target::Model, GET),
-        path if path.starts_with("/responses/") => {
-            (Target::Stored, &["GET", "HEAD", "DELETE"] as &[&str])
+    ROUTES.into_iter().find_map(|(route, target, methods)| match route.split_once('{') {
+        None => (short(route) == short(path)).then_some((target, methods, "")),
+        Some((start, _)) => {
+            let name = short(path).strip_prefix(short(start)).filter(|name| !name.is_empty());
+            name.map(|name| (target, methods, name))
         }
-        _ => return None,
-    };
-    Some(found)
+    })
 }
 
 async fn dispatch(app: &Arc<App>, id: String, request: Request) -> Response<Body> {
@@ -121,7 +151,7 @@ async fn dispatch(app: &Arc<App>, id: String, request: Request) -> Response<Body
         *response.status_mut() = StatusCode::NO_CONTENT;
         return response;
     }
-    let Some((target, methods)) = target(path) else {
+    let Some((target, methods, name)) = target(path) else {
         let text = format!("nothing is served at {path}; see / for what is");
         return refusal(protocol, &ApiError::new(ErrorKind::NotFound, "unknown_path", text));
     };
@@ -135,9 +165,9 @@ async fn dispatch(app: &Arc<App>, id: String, request: Request) -> Response<Body
         }
         return response;
     }
-    let last = path.rsplit('/').find(|part| !part.is_empty()).unwrap_or_default();
     let answer = match target {
-        Target::Page => return text("text/html; charset=utf-8", PAGE.to_owned()),
+        Target::Page => return page(),
+        Target::OpenApi => Ok(OPENAPI.to_owned()),
         Target::Health => Ok(info::health(app)),
         Target::Version => Ok(info::version()),
         Target::Metrics => {
@@ -145,11 +175,15 @@ async fn dispatch(app: &Arc<App>, id: String, request: Request) -> Response<Body
             return text("text/plain; version=0.0.4; charset=utf-8", page);
         }
         Target::Models => Ok(info::models(app)),
-        Target::Model => info::model(app, path),
+        Target::Model => info::model(app, name),
         Target::Answer(protocol) => {
             return answer::respond(app.clone(), protocol, id, body).await;
         }
-        Target::Stored => info::stored(app, last, parts.method == Method::DELETE),
+        Target::Stored => {
+            let (app, id) = (app.clone(), name.to_owned());
+            let delete = parts.method == Method::DELETE;
+            answer::blocking(move || info::stored(&app, &id, delete)).await
+        }
         Target::Embeddings => Err(info::embeddings()),
         Target::Tokenize => match read(app, body).await {
             Ok(body) => info::tokenize(app, &body),
@@ -172,8 +206,77 @@ async fn dispatch(app: &Arc<App>, id: String, request: Request) -> Response<Body
     }
 }
 
+fn page() -> Response<Body> {
+    let mut response = text("text/html; charset=utf-8", PAGE.to_owned());
+    for (name, value) in PAGE_HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
 fn text(kind: &'static str, text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OPENAPI, ROUTES, target};
+    use std::collections::BTreeSet;
+
+    /// Both ways: nothing is served that the file does not have, and nothing is promised.
+    #[test]
+    fn the_openapi_file_has_every_route_and_no_other() {
+        let file: serde_json::Value = serde_json::from_str(OPENAPI).expect("it is JSON");
+        let mut documented = BTreeSet::new();
+        for (path, item) in file["paths"].as_object().expect("it has paths") {
+            let methods = item.as_object().expect("it has methods").keys();
+            let methods = methods.filter(|method| *method != "parameters");
+            documented.extend(methods.map(|method| (path.clone(), method.to_uppercase())));
+        }
+        let others = ["/index.html", "/healthz"];
+        let served: BTreeSet<(String, String)> = ROUTES
+            .iter()
+            .filter(|(path, ..)| !others.contains(path))
+            .flat_map(|(path, _, methods)| methods.iter().map(move |m| (*path, *m)))
+            .filter(|(_, method)| *method != "HEAD")
+            .map(|(path, method)| (path.to_owned(), method.to_owned()))
+            .collect();
+        assert_eq!(documented, served);
+    }
+
+    /// References that lead nowhere, and parts that nobody uses.
+    #[test]
+    fn the_parts_of_the_openapi_file_are_there_and_used() {
+        let file: serde_json::Value = serde_json::from_str(OPENAPI).expect("it is JSON");
+        let used: BTreeSet<&str> = OPENAPI
+            .split("\"$ref\": \"#/components/")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
+        let mut there = BTreeSet::new();
+        for kind in ["schemas", "responses"] {
+            let parts = file["components"][kind].as_object().expect("they are there");
+            there.extend(parts.keys().map(|name| format!("{kind}/{name}")));
+        }
+        let there: BTreeSet<&str> = there.iter().map(String::as_str).collect();
+        assert_eq!(used, there);
+    }
+
+    #[test]
+    fn paths_find_their_targets() {
+        let name = |path| target(path).map(|(_, _, name)| name);
+        assert_eq!(name("/v1/models/a/b"), Some("a/b"));
+        assert_eq!(name("/models/a"), Some("a"));
+        assert_eq!(name("/v1/responses/resp_1/"), Some("resp_1"));
+        assert_eq!(name("/v1/health"), Some(""));
+        assert_eq!(
+            target("/responses/").map(|(found, ..)| found),
+            target("/v1/responses").map(|(found, ..)| found)
+        );
+        for nothing in ["/v1/", "//", "/v1/none", "/v2/models", "", "/models2"] {
+            assert!(target(nothing).is_none(), "{nothing}");
+        }
+    }
 }

@@ -45,6 +45,9 @@ pub struct Playbook {
     /// Tokens of a session.
     #[serde(default = "default_context")]
     pub context: usize,
+    /// Tokens of all sessions together that there is memory for; no bound where nothing is said.
+    #[serde(default)]
+    pub memory: Option<u64>,
     /// Whether sessions start where earlier ones have been.
     #[serde(default = "default_reuse")]
     pub reuse: bool,
@@ -171,7 +174,8 @@ impl Playbook {
         let limits = Limits {
             sessions: self.sessions,
             queue: 100_000,
-            session_bytes: u64::MAX,
+            // A scripted token takes a byte.
+            session_bytes: self.memory.unwrap_or(u64::MAX),
             ..Limits::default()
         };
         let script = self.script(&tokenizer);

@@ -58,6 +58,7 @@ fn options(flags: &Serve) -> Result<Options, Failure> {
         grace: Duration::from_secs(flags.load.grace),
         log: log(flags.quiet),
         trace: flags.trace.clone(),
+        store_dir: flags.model.state_dir.as_ref().map(|folder| folder.join("responses")),
         threads: loading::cores().clamp(1, 4),
         ..Options::default()
     };

@@ -75,11 +75,12 @@ pub(crate) async fn count(app: &Arc<App>, body: Vec<u8>) -> Result<usize, ApiErr
     .await
 }
 
-async fn blocking<T: Send + 'static>(
+/// Work that may take long or wait for a disk, beside the threads that serve.
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_panic| {
-        let text = "reading the request failed inside; please report this";
+        let text = "the request failed inside; please report this";
         Err(ApiError::new(ErrorKind::Internal, "request_failed", text))
     })
 }
@@ -146,7 +147,20 @@ fn check_length(app: &App, call: &Call, tokens: usize) -> Result<(), ApiError> {
     let context = app.model.context;
     // At least one token of the answer must fit, where one is wanted.
     let wanted = tokens.saturating_add(usize::from(call.max_tokens != Some(0)));
-    if wanted > context { Err(ApiError::context_length(tokens, context)) } else { Ok(()) }
+    if wanted > context {
+        return Err(ApiError::context_length(tokens, context));
+    }
+    let planned = call.max_tokens.map_or(context, |most| tokens.saturating_add(most).min(context));
+    let most = app.client.session_tokens_max();
+    if planned <= most {
+        return Ok(());
+    }
+    let text = format!(
+        "a session of {planned} tokens, {tokens} of them the prompt, has no room in the memory that \
+         sessions may take; one of {most} tokens has: send a shorter prompt, or set a limit of \
+         tokens that fits"
+    );
+    Err(ApiError::new(ErrorKind::Invalid, "session_too_large", text))
 }
 
 /// Puts the conversation of the answer that a request goes on from before its own.
@@ -156,8 +170,7 @@ fn go_on(app: &App, call: &mut Call) -> Result<(), ApiError> {
     else {
         return Ok(());
     };
-    let answers = app.answers.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(Answer { messages, .. }) = answers.get(&previous) else {
+    let Some(Answer { messages, .. }) = app.answers.get(&previous) else {
         let text = format!(
             "no answer {previous:?} is stored: it was made without `store`, forgotten, or by \
              another server; send the whole conversation as `input`"
@@ -167,7 +180,7 @@ fn go_on(app: &App, call: &mut Call) -> Result<(), ApiError> {
         return Err(error);
     };
     let own = usize::from(has_instructions(call.repeated.as_slice(), conversation));
-    conversation.messages.splice(own..own, messages.iter().cloned());
+    conversation.messages.splice(own..own, messages);
     Ok(())
 }
 

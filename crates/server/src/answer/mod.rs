@@ -9,7 +9,7 @@ mod choice;
 mod out;
 mod relay;
 
-pub(crate) use ask::{Job, ask, count};
+pub(crate) use ask::{Job, ask, blocking, count};
 
 use super::app::App;
 use super::body;
@@ -21,6 +21,7 @@ use ironstar_wire::Protocol;
 use out::Out;
 use relay::Relay;
 use std::sync::Arc;
+use tokio::time::{sleep, timeout};
 
 /// Answers a request of one of the protocols.
 pub(crate) async fn respond(
@@ -36,14 +37,41 @@ pub(crate) async fn respond(
     match ask(&app, protocol, request_id, bytes).await {
         Err(error) => refusal(protocol, &error),
         Ok(job) if job.call.stream => stream(app, job),
-        Ok(job) => {
-            let out = Out::whole(&job);
-            match Relay::new(app, job, out).run().await {
-                Ok(body) => json(200, body),
-                Err(error) => refusal(protocol, &error),
+        Ok(job) => whole(app, job).await,
+    }
+}
+
+/// One body. An answer that takes long gets its head and now and then a space, which JSON allows
+/// before it: clients and proxies give up on connections on which nothing comes.
+async fn whole(app: Arc<App>, job: Job) -> Response<Body> {
+    let (protocol, out) = (job.call.protocol, Out::whole(&job));
+    let (patience, pause) = (app.options.whole_patience, app.options.keepalive);
+    let mut run = Box::pin(Relay::new(app, job, out).run());
+    match timeout(patience, &mut run).await {
+        Ok(Ok(body)) => return json(200, body),
+        Ok(Err(error)) => return refusal(protocol, &error),
+        Err(_takes_long) => {}
+    }
+    let (writer, body) = body::stream();
+    tokio::spawn(async move {
+        while writer.write(" ".to_owned()).await {
+            tokio::select! {
+                biased;
+                () = writer.closed() => return,
+                result = &mut run => {
+                    return match result {
+                        Ok(body) => writer.end(body),
+                        Err(error) => writer.fail(error.body(protocol).to_string()),
+                    };
+                }
+                () = sleep(pause) => {}
             }
         }
-    }
+    });
+    let mut response = Response::new(body);
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
 }
 
 /// The head goes out now; the answer has a task of its own.

@@ -4,7 +4,7 @@
 //! still there is seen at once. What the engine says goes through a channel of bounded length; a
 //! client that reads so slowly that it fills up is given up, since the engine cannot wait.
 
-use super::ask::{Job, history, request};
+use super::ask::{Job, blocking, history, request};
 use super::choice::{Choice, Echo, State};
 use super::out::Out;
 use crate::answers::Answer;
@@ -15,8 +15,8 @@ use crate::trace::Trace;
 use ironstar_engine::scheduler::{Event, Stats};
 use ironstar_engine::{Control, Finish as Ended};
 use ironstar_wire::{ApiError, Call, ErrorKind, Protocol};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Instant as Clock;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -125,7 +125,7 @@ impl Relay {
                 }
             }
             if self.choices.iter().all(|choice| matches!(choice.state, State::Done)) {
-                return Ok(self.done());
+                return self.done().await;
             }
             if !self.out.flush().await {
                 return Err(self.gone());
@@ -257,16 +257,18 @@ impl Relay {
         self.out.finish(index, finish, &usage);
     }
 
-    fn done(&mut self) -> String {
-        let body = self.out.body();
-        if let (true, Some(body)) = (stores(&self.job.call), &body) {
+    /// The answer is kept, where it should be, before its closing event says that it is there.
+    async fn done(&mut self) -> Result<String, ApiError> {
+        let Some(body) = self.out.body() else { return Ok(String::new()) };
+        if stores(&self.job.call) {
             let mut messages = history(&self.job.call);
             messages.push(ironstar_text::chat::Message::Assistant(self.choices[0].message.clone()));
             let id = format!("resp_{}", self.job.identity.id);
-            let mut answers = self.app.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            answers.keep(id, Answer { messages, body: body.clone() });
+            let (app, answer) = (self.app.clone(), Answer { messages, body: body.clone() });
+            let told = blocking(move || Ok(app.answers.keep(id, answer))).await?;
+            told.iter().for_each(|line| self.app.log(line));
         }
-        body.unwrap_or_default()
+        Ok(body)
     }
 
     fn gone(&mut self) -> ApiError {

@@ -129,3 +129,24 @@ fn what_must_not_be_served_is_refused_at_the_start() {
     let refused = Server::bind(Options { address: server.address, ..options() }).err();
     assert!(matches!(refused, Some(Error::InUse(_))), "{refused:?}");
 }
+
+#[test]
+fn no_page_may_show_this_one_in_a_frame_or_guess_at_types() {
+    let server = start(PLAY);
+    for path in ["/", "/health", "/v1/models", "/nothing"] {
+        let reply = server.get(path);
+        assert_eq!(reply.header("x-frame-options"), Some("DENY"), "{path}");
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"), "{path}");
+        assert_eq!(reply.header("referrer-policy"), Some("no-referrer"), "{path}");
+    }
+    let page = server.get("/");
+    assert_eq!(page.header("content-security-policy"), Some("frame-ancestors 'none'"));
+    assert_eq!(page.header("cache-control"), Some("no-cache"), "an update shows at once");
+}
+
+/// The page offers images where the list of models says that one sees them; none does yet.
+#[test]
+fn models_say_what_they_read() {
+    let models = start(PLAY).get("/v1/models").json();
+    assert_eq!(models["data"][0]["input_modalities"], serde_json::json!(["text"]));
+}

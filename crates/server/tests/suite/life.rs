@@ -187,3 +187,35 @@ fn connections_are_used_again_and_survive_a_pause() {
     stream.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("ironstar"));
 }
+
+/// Proxies and clients give up on a connection on which nothing comes.
+#[test]
+fn whole_answers_that_take_long_show_signs_of_life() {
+    let play = r#"{"thinking": false, "replies": [
+        {"last": ["slow"], "text": ["Hello", " there."], "piece_ms": 300},
+        {"last": ["fails"], "text": ["Hello"], "delay": {"after": 1, "ms": 300},
+         "fault": {"after": 3, "kind": "error"}}], "other": ["Hello."]}"#;
+    let (keepalive, whole_patience) = (Duration::from_millis(50), Duration::from_millis(100));
+    let server = start_with(play, Options { keepalive, whole_patience, ..options() });
+    let quick = server.post("/v1/chat/completions", &chat("hi", ""));
+    assert!(quick.body.starts_with('{') && quick.header("content-length").is_some());
+    for path in ["/v1/chat/completions", "/v1/messages"] {
+        let slow = server.post(path, &chat("slow", r#", "max_tokens": 90"#));
+        assert_eq!((slow.status, slow.header("content-type")), (200, Some("application/json")));
+        assert!(slow.body.starts_with("  "), "{:?}", slow.body);
+        assert!(slow.json().to_string().contains("Hello there."), "{}", slow.body);
+    }
+    // What fails after the head breaks the connection: the status has said that all is well.
+    let mut stream = server.send("/v1/chat/completions", &chat("fails", ""));
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200") && text.contains("engine_failed"), "{text}");
+    assert!(!text.ends_with("\r\n0\r\n\r\n"), "nobody takes it for a whole body: {text}");
+    // Who leaves after the head ends the work too.
+    let mut stream = server.send("/v1/chat/completions", &chat("slow", ""));
+    read_until(&mut stream, "200 OK");
+    drop(stream);
+    server.wait_for("ironstar_requests_open", 0);
+    assert_eq!(server.metric("ironstar_requests_running"), 0);
+}

@@ -127,3 +127,24 @@ fn many_waiting_requests_are_429_and_no_503() {
     drop(streams);
     server.wait_for("ironstar_requests_open", 0);
 }
+
+/// Before a stream has its head, which would say that all is well.
+#[test]
+fn a_session_without_room_in_memory_is_400_before_anything_is_sent() {
+    let server = start(r#"{"memory": 500, "other": ["Hello."]}"#);
+    for stream in ["", r#", "stream": true"#] {
+        let refused = server.post("/v1/chat/completions", &chat("hi", stream));
+        assert_eq!(refused.status, 400, "{}", refused.body);
+        let error = &refused.json()["error"];
+        assert_eq!(error["code"], "session_too_large");
+        assert!(error["message"].as_str().unwrap().contains("one of 500 tokens"), "{error}");
+        let body = format!(
+            r#"{{"max_tokens": 1000, "messages": [{{"role": "user", "content": "hi"}}]{stream}}}"#
+        );
+        let refused = server.post("/v1/messages", &body).json();
+        assert_eq!(refused["error"]["type"], "invalid_request_error", "{refused}");
+        let fits = server
+            .post("/v1/chat/completions", &chat("hi", &format!(r#", "max_tokens": 10{stream}"#)));
+        assert_eq!(fits.status, 200, "{}", fits.body);
+    }
+}

@@ -1,7 +1,9 @@
 //! Conversations that go on: what was read is not read again, and cached tokens say so.
 
-use super::client::{Running, start};
+use super::client::{Running, options, start, start_with};
+use ironstar_server::Options;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 const PLAY: &str = include_str!("plays/reuse.json");
 
@@ -110,4 +112,50 @@ fn responses_go_on_from_stored_ones() {
     let streamed = post(&json!({"input": "hello", "stream": true})).data();
     let id = streamed[0]["response"]["id"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/responses/{id}")).json()["status"], "completed");
+}
+
+/// Answers in a folder outlive the server; what else lies there harms nobody.
+#[test]
+fn responses_go_on_from_those_of_an_earlier_server() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("stored-answers");
+    let _none_yet = std::fs::remove_dir_all(&folder);
+    let play = r#"{"thinking": false, "replies": [
+        {"when": ["my name is Ada", "I remember."], "last": ["again"], "text": ["You are Ada."]},
+        {"last": ["Ada"], "text": ["I remember."]}], "other": ["Who are you?"]}"#;
+    let start = || start_with(play, Options { store_dir: Some(folder.clone()), ..options() });
+    let post = |server: &Running, body: Value| {
+        let reply = server.post("/v1/responses", &body.to_string());
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply
+    };
+    let server = start();
+    let first = post(&server, json!({"input": "my name is Ada"})).json();
+    let id = first["id"].as_str().unwrap().to_owned();
+    let streamed = post(&server, json!({"input": "Ada", "stream": true})).data();
+    let other = streamed[0]["response"]["id"].as_str().unwrap().to_owned();
+    let unstored = post(&server, json!({"input": "x", "store": false})).json();
+    drop(server);
+    let server = start();
+    let get = |id: &str| server.get(&format!("/v1/responses/{id}"));
+    assert_eq!(get(&id).json(), first);
+    assert_eq!(get(&other).json()["status"], "completed");
+    assert_eq!(get(unstored["id"].as_str().unwrap()).status, 404);
+    let next = post(&server, json!({"input": "again", "previous_response_id": id})).json();
+    assert_eq!(next["output"][0]["content"][0]["text"], "You are Ada.", "{next}");
+    let path = |id: &str| folder.join(format!("{id}.answer"));
+    let deleted = server.ask("DELETE", &format!("/v1/responses/{id}"), &[], "");
+    assert_eq!(deleted.json()["deleted"], true);
+    assert!(!path(&id).exists() && path(&other).exists());
+    // Half a file, a folder, a link to something else.
+    let whole = std::fs::read(path(&other)).unwrap();
+    std::fs::write(path(&other), &whole[..whole.len() / 2]).unwrap();
+    std::fs::create_dir(path("resp_folder")).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("/dev/zero", path("resp_device")).unwrap();
+    for id in [&*other, "resp_folder", "resp_device", "..%2f..%2fetc%2fpasswd", "resp_none"] {
+        assert_eq!(get(id).status, 404, "{id}");
+        let body = json!({"input": "again", "previous_response_id": id}).to_string();
+        let refused = server.post("/v1/responses", &body);
+        assert_eq!(refused.json()["error"]["code"], "previous_response_not_found", "{id}");
+    }
 }
