@@ -4,6 +4,7 @@
 //! crate of the product. Start reading at [`run`]; `tidy/mod.rs` lists the rules of the house.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
+mod arm;
 mod ci;
 mod clients;
 mod fuzz;
@@ -25,6 +26,8 @@ cargo xtask kernel-check
     The CUDA kernels through NVRTC for every architecture, with registers and spills; no GPU.
 cargo xtask metal-check
     The Metal spelling of the kernels through clang's front end; no Mac.
+cargo xtask arm
+    The processor backend's tests for Arm, under an emulator.
 cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N]
     Our binary and the CPU engine that people use, on the same files, in processor seconds.
 cargo xtask fuzz [--target NAME] [--seconds N] [--seed N] [--list] [--export DIR]
@@ -51,6 +54,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["tidy", "--root", folder] => tidy::run(&PathBuf::from(folder)),
         ["kernel-check"] => kernel_check::run(&root),
         ["metal-check"] => metal_check::run(&root),
+        ["arm"] => arm::run(&root),
         ["peer-bench", rest @ ..] => peer_bench::run(&root, rest),
         ["fuzz", rest @ ..] => fuzz::run(&root, rest),
         [] | ["help" | "--help" | "-h"] => {

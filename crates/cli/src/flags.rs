@@ -228,8 +228,12 @@ pub enum IsaName {
     Avx2,
     /// AVX-512 with VNNI.
     Avx512,
+    /// AVX-512 and the tile unit (not run so far).
+    Amx,
     /// Arm's dot products.
     Neon,
+    /// Arm's matrix products of bytes.
+    I8mm,
 }
 
 /// How matrices are multiplied.

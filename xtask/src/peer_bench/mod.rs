@@ -160,13 +160,15 @@ impl Bench<'_> {
                     (true, true) => QUICK_DECODE,
                 };
                 let (mut ours, mut peer) = (Took::default(), Took::default());
-                let (mut bandwidth, mut bytes) = (0f64, 0.0);
+                // Bytes a second by the clock and by processor time; bytes of a token.
+                let (mut rates, mut bytes) = ((0f64, 0f64), 0.0);
                 for turn in 0..TURNS {
                     eprintln!(
                         "peer-bench: {mix}, {threads} threads, {prefill} tokens, turn {turn}"
                     );
                     let report = self.run_ours(threads, prefill, decode)?;
-                    bandwidth = bandwidth.max(number(&report, "read_bytes_per_second")?);
+                    rates.0 = rates.0.max(number(&report, "read_bytes_per_second")?);
+                    rates.1 = rates.1.max(number(&report, "read_bytes_per_processor_second")?);
                     let row = &report["rows"][0];
                     ours.prefill.improve(of_row(row, "prefill")?);
                     if decode > 0 {
@@ -175,21 +177,24 @@ impl Bench<'_> {
                     }
                     self.run_peer(threads, prefill, decode, &mut peer)?;
                 }
-                let add = |what, tokens, ours: Best, peer: Best, fraction| Row {
+                let add = |what, tokens, ours: Best, peer: Best, fractions| Row {
                     mix: mix.to_string(),
                     threads,
                     what,
                     tokens,
                     ours: (ours.processor, ours.wall),
                     peer: (peer.processor, peer.wall),
-                    fraction,
+                    fractions,
                 };
                 table.rows.push(add("prefill", prefill, ours.prefill, peer.prefill, None));
                 if decode > 0 {
-                    let fraction = Some(bytes / ours.decode.wall / bandwidth);
-                    table.rows.push(add("decode", decode, ours.decode, peer.decode, fraction));
+                    #[expect(clippy::cast_precision_loss, reason = "a small count")]
+                    let threads = threads as f64;
+                    let busy = bytes * threads / ours.decode.processor / rates.1;
+                    let fractions = Some((bytes / ours.decode.wall / rates.0, busy));
+                    table.rows.push(add("decode", decode, ours.decode, peer.decode, fractions));
                 }
-                table.bandwidth.push((threads, bandwidth));
+                table.bandwidth.push((threads, rates.0));
             }
         }
         table.kl.push((mix.to_string(), self.divergences()?));

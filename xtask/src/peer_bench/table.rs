@@ -18,8 +18,9 @@ pub struct Row {
     pub ours: (f64, f64),
     /// The same of the peer.
     pub peer: (f64, f64),
-    /// Bytes a token needs over our time over the read bandwidth.
-    pub fraction: Option<f64>,
+    /// Bytes a token needs over our time over the read bandwidth: by the clock, and by processor
+    /// time, which other programs disturb less.
+    pub fractions: Option<(f64, f64)>,
 }
 
 /// All lines, and what they were measured with.
@@ -53,9 +54,10 @@ impl Table {
         rows.map(Row::ratio).reduce(f64::max)
     }
 
-    /// The least share of the bandwidth.
-    fn fraction(&self) -> Option<f64> {
-        self.rows.iter().filter_map(|row| row.fraction).reduce(f64::min)
+    /// The least shares of the bandwidth, by the clock and by processor time.
+    fn fractions(&self) -> Option<(f64, f64)> {
+        let rows = self.rows.iter().filter_map(|row| row.fractions);
+        rows.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))
     }
 
     /// Prints it.
@@ -74,7 +76,8 @@ impl Table {
                 "mix": row.mix, "threads": row.threads, "what": row.what, "tokens": row.tokens,
                 "ours_processor_seconds": row.ours.0, "peer_processor_seconds": row.peer.0,
                 "ours_wall_seconds": row.ours.1, "peer_wall_seconds": row.peer.1,
-                "ratio": row.ratio(), "bandwidth_fraction": row.fraction,
+                "ratio": row.ratio(), "bandwidth_fraction": row.fractions.map(|f| f.0),
+                "bandwidth_fraction_processor": row.fractions.map(|f| f.1),
             })
         };
         json!({
@@ -83,7 +86,8 @@ impl Table {
             "peer_features": self.features,
             "decode_ratio": self.worst("decode"),
             "prefill_ratio": self.worst("prefill"),
-            "bandwidth_fraction": self.fraction(),
+            "bandwidth_fraction": self.fractions().map(|f| f.0),
+            "bandwidth_fraction_processor": self.fractions().map(|f| f.1),
             "read_bytes_per_second": self.bandwidth.iter()
                 .map(|(threads, rate)| json!({"threads": threads, "rate": rate}))
                 .collect::<Vec<_>>(),
@@ -96,13 +100,14 @@ impl Table {
     fn text(&self) -> Option<String> {
         let mut text = format!(
             "{}; {}; {}\n\n| mix | threads | what | tokens | ours, ms a token | peer, ms a token \
-             | ratio | of bandwidth |\n|---|---|---|---|---|---|---|---|\n",
+             | ratio | of bandwidth (by processor time) |\n|---|---|---|---|---|---|---|---|\n",
             processor(),
             self.version,
             self.features
         );
         for row in &self.rows {
-            let fraction = row.fraction.map_or(String::new(), |f| format!("{:.0} %", f * 100.0));
+            let percent = |(wall, busy)| format!("{:.0} % ({:.0} %)", wall * 100.0, busy * 100.0);
+            let fraction = row.fractions.map_or(String::new(), percent);
             text.push_str(&format!(
                 "| {} | {} | {} | {} | {:.1} | {:.1} | {:.2} | {fraction} |\n",
                 row.mix,
@@ -123,9 +128,9 @@ impl Table {
         }
         let (decode, prefill) = (self.worst("decode"), self.worst("prefill")?);
         let decode = decode.map_or(String::new(), |d| format!("decode_ratio {d:.3}, "));
-        let fraction = self.fraction().unwrap_or(f64::NAN);
+        let (wall, busy) = self.fractions().unwrap_or((f64::NAN, f64::NAN));
         text.push_str(&format!(
-            "{decode}prefill_ratio {prefill:.3}, bandwidth_fraction {fraction:.3}\n"
+            "{decode}prefill_ratio {prefill:.3}, bandwidth_fraction {wall:.3} ({busy:.3})\n"
         ));
         Some(text)
     }
@@ -148,23 +153,24 @@ mod tests {
     fn the_worst_line_counts() {
         let peer = Peer { binary: "x".into(), version: "v".into(), features: "f".into() };
         let mut table = Table::new(&peer);
-        let row = |what, ours, fraction| Row {
+        let row = |what, ours, fractions| Row {
             mix: "q2".into(),
             threads: 1,
             what,
             tokens: 8,
             ours: (ours, ours),
             peer: (1.0, 1.0),
-            fraction,
+            fractions,
         };
         table.rows.push(row("prefill", 0.2, None));
         table.rows.push(row("prefill", 0.3, None));
-        table.rows.push(row("decode", 0.5, Some(0.9)));
-        table.rows.push(row("decode", 0.4, Some(0.8)));
+        table.rows.push(row("decode", 0.5, Some((0.9, 0.9))));
+        table.rows.push(row("decode", 0.4, Some((0.8, 0.95))));
         let json = table.json();
         assert_eq!(json["prefill_ratio"], 0.3);
         assert_eq!(json["decode_ratio"], 0.5);
         assert_eq!(json["bandwidth_fraction"], 0.8);
+        assert_eq!(json["bandwidth_fraction_processor"], 0.9);
         assert!(table.text().is_some_and(|text| text.contains("prefill_ratio 0.300")));
     }
 }

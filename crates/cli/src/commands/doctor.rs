@@ -46,7 +46,7 @@ pub fn run(flags: &Doctor) -> Result<(), Failure> {
     let host = Host {
         cores: loading::cores(),
         memory: host_memory(),
-        bandwidth: bandwidth::of_host(loading::cores()),
+        bandwidth: bandwidth::of_host(loading::cores()).wall,
     };
     let cards = match cuda_devices() {
         Ok(devices) => Ok(devices.into_iter().map(|device| measured(device, flags)).collect()),

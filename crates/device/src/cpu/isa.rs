@@ -13,23 +13,28 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL, VNNI and VBMI.
     Avx512,
+    /// AVX-512 and the tile unit for bytes; never run so far, so only chosen when asked for.
+    Amx,
     /// Arm with the dot product extension.
     Neon,
+    /// Arm with the matrix extension for bytes too.
+    I8mm,
 }
 
 impl Isa {
     /// All instruction sets, slowest first.
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon];
+    pub const ALL: [Isa; 6] =
+        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon, Isa::I8mm];
 
     /// Those that this machine has, slowest first.
     pub fn available() -> impl Iterator<Item = Isa> {
         Isa::ALL.into_iter().filter(|isa| isa.is_present())
     }
 
-    /// The fastest that this machine has.
+    /// The fastest that this machine has, of those that have been run.
     #[must_use]
     pub fn best() -> Isa {
-        Isa::available().last().unwrap_or(Isa::Scalar)
+        Isa::available().filter(|isa| *isa != Isa::Amx).last().unwrap_or(Isa::Scalar)
     }
 
     /// Name as in flags and reports.
@@ -39,7 +44,9 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
             Isa::Neon => "neon",
+            Isa::I8mm => "i8mm",
         }
     }
 
@@ -60,14 +67,22 @@ impl Isa {
         #[cfg(not(target_arch = "x86_64"))]
         let (avx2, avx512) = (false, false);
         #[cfg(target_arch = "aarch64")]
-        let neon = std::arch::is_aarch64_feature_detected!("dotprod");
+        let (neon, i8mm) = (
+            std::arch::is_aarch64_feature_detected!("dotprod"),
+            std::arch::is_aarch64_feature_detected!("i8mm"),
+        );
         #[cfg(not(target_arch = "aarch64"))]
-        let neon = false;
+        let (neon, i8mm) = (false, false);
         match self {
             Isa::Scalar => true,
             Isa::Avx2 => avx2,
             Isa::Avx512 => avx2 && avx512,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => avx2 && avx512 && super::packed::has_amx(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Amx => false,
             Isa::Neon => neon,
+            Isa::I8mm => neon && i8mm,
         }
     }
 
@@ -122,7 +137,7 @@ fn call(isa: Isa, kernel: &impl Kernel, part: usize, items: Range<usize>) {
         Isa::Avx2 => unsafe { call_avx2(kernel, part, items) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512 => unsafe { call_avx512(kernel, part, items) },
+        Isa::Avx512 | Isa::Amx => unsafe { call_avx512(kernel, part, items) },
         _ => kernel.run(part, items),
     }
 }

@@ -7,9 +7,10 @@ mod plan;
 mod report;
 mod sweep;
 
+use crate::bandwidth::{self, Rate};
 use crate::failure::Failure;
 use crate::flags::Bench;
-use crate::{bandwidth, interrupt, loading, outfile};
+use crate::{interrupt, loading, outfile};
 use ironstar_device::{CudaConfig, Isa, cuda_read_bandwidth};
 use ironstar_engine::Engine;
 use plan::Plan;
@@ -49,7 +50,8 @@ fn facts(flags: &Bench, engine: &Engine, model: String, plan: &Plan) -> Facts {
     } else {
         let cache = loading::kernel_cache();
         // A card that the model fills has no room for the probe: then there is no fraction.
-        cuda_read_bandwidth(&CudaConfig { cache, ..CudaConfig::default() }).ok()
+        let rate = cuda_read_bandwidth(&CudaConfig { cache, ..CudaConfig::default() });
+        rate.ok().map(|wall| Rate { wall, processor: None })
     };
     let isa = engine.options().isa.unwrap_or_else(Isa::best).name();
     Facts {

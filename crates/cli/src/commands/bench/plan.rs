@@ -81,7 +81,7 @@ impl Plan {
             seed: flags.seed,
             prompt,
             ids,
-            end: engine.tokenizer().and_then(ironstar_text::Tokenizer::eos),
+            end: engine.tokenizer().and_then(|tokenizer| tokenizer.eos()),
         })
     }
 

@@ -1,6 +1,7 @@
 //! The table: for people, as CSV with the yardstick's columns first, and as JSON.
 
 use super::sweep::{Measured, Row, count};
+use crate::bandwidth::Rate;
 use crate::failure::Failure;
 use crate::flags::Fill;
 use crate::print;
@@ -31,8 +32,8 @@ pub struct Facts {
     pub repeats: usize,
     /// Most rows of a prompt's step.
     pub prefill_chunk: usize,
-    /// Bytes a second at which this machine reads, measured in this run.
-    pub bandwidth: Option<f64>,
+    /// How fast this machine reads, measured in this run.
+    pub bandwidth: Option<Rate>,
 }
 
 /// Everything that is shown.
@@ -48,7 +49,7 @@ pub struct Report {
 const COLUMNS: &str = "ctx_tokens,prefill_tokens,prefill_tps,gen_tokens,gen_tps,gen_first_ms,\
 gen_steady_tokens,gen_steady_tps,kvcache_bytes,sessions,fill,prefill_processor_seconds,\
 gen_processor_seconds,prefill_bytes_per_token,gen_bytes_per_token,read_bytes_per_second,\
-gen_bandwidth_fraction";
+gen_bandwidth_fraction,gen_processor_fraction";
 
 impl Report {
     /// Prints the table and writes the file.
@@ -90,18 +91,23 @@ impl Report {
             decode.and_then(seconds),
             Some(each(prefill)),
             decode.map(each),
-            self.facts.bandwidth.and_then(|b| rounded(b, 0)),
+            self.facts.bandwidth.and_then(|rate| rounded(rate.wall, 0)),
             self.fraction(decode).and_then(|f| rounded(f, 4)),
+            self.processor_fraction(decode).and_then(|f| rounded(f, 4)),
         ];
         names.zip(values).collect()
     }
 
     /// Bytes over time over the read bandwidth.
     fn fraction(&self, measured: Option<&Measured>) -> Option<f64> {
-        let (measured, bandwidth) = (measured?, self.facts.bandwidth?);
-        #[expect(clippy::cast_precision_loss, reason = "a fraction for people")]
-        let bytes = measured.bytes as f64;
-        Some(bytes / measured.time.wall / bandwidth)
+        let (measured, rate) = (measured?, self.facts.bandwidth?);
+        Some(bytes(measured) / measured.time.wall / rate.wall)
+    }
+
+    /// The same by processor time, which other programs disturb less.
+    fn processor_fraction(&self, measured: Option<&Measured>) -> Option<f64> {
+        let (measured, rate) = (measured?, self.facts.bandwidth?.processor?);
+        Some(bytes(measured) / measured.time.processor? * count(self.facts.threads) / rate)
     }
 
     fn fill(&self) -> &'static str {
@@ -143,7 +149,8 @@ impl Report {
             "sessions": facts.sessions,
             "repeats": facts.repeats,
             "prefill_chunk": facts.prefill_chunk,
-            "read_bytes_per_second": facts.bandwidth,
+            "read_bytes_per_second": facts.bandwidth.map(|rate| rate.wall),
+            "read_bytes_per_processor_second": facts.bandwidth.and_then(|rate| rate.processor),
             "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
         })
     }
@@ -153,7 +160,7 @@ impl Report {
         let set = facts.isa.map(|isa| format!(", {isa}")).unwrap_or_default();
         let bandwidth = facts
             .bandwidth
-            .map_or_else(|| "not measured".into(), |b| format!("{:.1} GB/s", b / 1e9));
+            .map_or_else(|| "not measured".into(), |rate| format!("{:.1} GB/s", rate.wall / 1e9));
         let mut text = format!(
             "{}: {}, {} threads{set}; prompt: {}; read bandwidth {bandwidth}\n",
             facts.model, facts.backend, facts.threads, facts.prompt
@@ -174,8 +181,7 @@ impl Report {
                 row.prefill.rate()
             );
             if let Some(decode) = &row.decode {
-                #[expect(clippy::cast_precision_loss, reason = "megabytes for people")]
-                let megabytes = decode.bytes as f64 / count(decode.tokens) / 1e6;
+                let megabytes = bytes(decode) / count(decode.tokens) / 1e6;
                 let steady = row.steady.as_ref().map_or(0.0, Measured::rate);
                 let _ = write!(
                     text,
@@ -192,4 +198,9 @@ impl Report {
         }
         text
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn bytes(measured: &Measured) -> f64 {
+    measured.bytes as f64
 }

@@ -23,16 +23,16 @@ const CLASS: usize = 13;
 /// Words of a line of a prompt.
 const WORDS: usize = 7;
 /// Kinds of tokens in a file.
-const NORMAL: u32 = 1;
+const NORMAL: i32 = 1;
 /// See [`NORMAL`].
-const CONTROLLING: u32 = 3;
+const CONTROLLING: i32 = 3;
 /// See [`NORMAL`].
-const UNUSED: u32 = 5;
+const UNUSED: i32 = 5;
 
 /// Keys that make a tokenizer.
 pub fn metadata(size: usize) -> Vec<(String, Value)> {
     let (mut tokens, mut kinds, mut merges) = (Vec::new(), Vec::new(), Vec::new());
-    let mut add = |token: String, kind: u32| {
+    let mut add = |token: String, kind: i32| {
         tokens.push(token);
         kinds.push(kind);
     };
@@ -64,7 +64,7 @@ pub fn metadata(size: usize) -> Vec<(String, Value)> {
         ("model", text("gpt2")),
         ("pre", text(ironstar_text::PRE_TOKENIZER)),
         ("tokens", texts(tokens)),
-        ("token_type", Value::Array(Array::U32(kinds))),
+        ("token_type", Value::Array(Array::I32(kinds))),
         ("merges", texts(merges)),
         ("bos_token_id", Value::U32(0)),
         ("eos_token_id", Value::U32(1)),

@@ -79,7 +79,7 @@ fn tiles_equal_the_definition() {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => scores::<Avx2>(isa, &keys, &heads, &weights),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => scores::<Avx512>(isa, &keys, &heads, &weights),
+                Isa::Avx512 | Isa::Amx => scores::<Avx512>(isa, &keys, &heads, &weights),
                 _ => scores::<Portable>(isa, &keys, &heads, &weights),
             };
             let bits = |score: f32| if score.is_nan() { u32::MAX } else { score.to_bits() };

@@ -223,7 +223,7 @@ fn quantise(isa: Isa, blocks: &mut Blocks<'_>) {
         Isa::Scalar => quantise_blocks(blocks, round_scalar, weave_scalar),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` above `Scalar` is only made for a machine that has it.
-        Isa::Avx2 | Isa::Avx512 => unsafe { quantise_avx2(blocks) },
+        Isa::Avx2 | Isa::Avx512 | Isa::Amx => unsafe { quantise_avx2(blocks) },
         _ => quantise_blocks(blocks, round_scalar, weave_scalar),
     }
 }

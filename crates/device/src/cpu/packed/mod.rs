@@ -17,6 +17,8 @@
 //! weight changes nothing about any of them.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -28,6 +30,9 @@ mod neon;
 mod simd;
 mod supers;
 pub(super) mod tile;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use amx::is_present as has_amx;
 
 use super::isa::Isa;
 use ironstar_quant::Format;
@@ -52,8 +57,12 @@ pub(crate) fn kernel(isa: Isa, format: Format) -> Option<TileFn> {
         Isa::Avx2 => Some(of_format::<avx2::Avx2>(format)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => Some(of_format::<avx512::Avx512>(format)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Amx => Some(of_format::<amx::Amx>(format)),
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon => Some(of_format::<neon::Neon>(format)),
+        Isa::Neon => Some(of_format::<neon::Neon<false>>(format)),
+        #[cfg(target_arch = "aarch64")]
+        Isa::I8mm => Some(of_format::<neon::Neon<true>>(format)),
         _ => None,
     }
 }

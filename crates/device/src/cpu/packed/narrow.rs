@@ -83,6 +83,7 @@ pub(super) unsafe fn scaled<S: Simd>(d: S::F, d_x: f32, isum: S::I, acc: S::F) -
 
 impl IntFormat for Q8_0 {
     type Record = Record32;
+    const BY_ROWS: bool = true;
 
     fn records(x: &Inputs) -> &[Record32] {
         &x.narrow
@@ -99,6 +100,13 @@ impl IntFormat for Q8_0 {
         unsafe {
             let codes: [S::I; 8] = std::array::from_fn(|i| word::<S>(fields[0], block * 8 + i));
             let d = half::<S>(fields[1], block);
+            if S::BY_ROWS {
+                let isums = S::dot32_rows(&codes, x);
+                for ((acc, x), isum) in acc.iter_mut().zip(x).zip(isums) {
+                    *acc = scaled::<S>(d, (*x).scale, isum, *acc);
+                }
+                return;
+            }
             for (acc, x) in acc.iter_mut().zip(x) {
                 let isum = S::dot32_signed(&codes, &(*x).codes, &(*x).sum);
                 *acc = scaled::<S>(d, (*x).scale, isum, *acc);
@@ -122,6 +130,15 @@ unsafe fn narrow<S: Simd, C: Codes, const R: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let offset = S::splat(i32::from(-offset) & 0xffff);
+        if S::BY_ROWS {
+            let [[a, b, c, d0], [e, f, g, h]] = *codes;
+            let isums = S::dot32_rows(&[a, b, c, d0, e, f, g, h], x);
+            for ((acc, x), isum) in acc.iter_mut().zip(x).zip(isums) {
+                let sum = S::broadcast((&raw const (*x).sum).cast());
+                *acc = scaled::<S>(d, (*x).scale, S::madd16(isum, sum, offset), *acc);
+            }
+            return;
+        }
         for (acc, x) in acc.iter_mut().zip(x) {
             let (sum, codes_x) =
                 (S::broadcast((&raw const (*x).sum).cast()), &raw const (*x).codes);
@@ -139,6 +156,7 @@ impl Codes for Q4_0 {
 
 impl IntFormat for Q4_0 {
     type Record = Record32;
+    const BY_ROWS: bool = true;
 
     fn records(x: &Inputs) -> &[Record32] {
         &x.narrow
@@ -181,6 +199,7 @@ impl Codes for Mxfp4 {
 
 impl IntFormat for Mxfp4 {
     type Record = Record32;
+    const BY_ROWS: bool = true;
 
     fn records(x: &Inputs) -> &[Record32] {
         &x.narrow

@@ -1,14 +1,78 @@
-//! Arm with the dot product extension (Apple M1 and later, Graviton 2 and later): four lanes.
+//! Arm with the dot product extension (Apple M1 and later, Graviton 2 and later): four lanes. With
+//! the matrix extension (Apple M2, Graviton 3) two input rows share an instruction where a format
+//! has blocks of 32.
 //!
 //! The standard library's functions for these instructions are not stable, so they are written as
 //! assembly; everything else is intrinsics.
 
+use super::inputs::Record32;
 use super::simd::{Codes, GRID_BYTES, Simd, TileKernel};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// Four rows in a vector.
-pub(crate) struct Neon;
+/// Four rows in a vector; with the matrix extension if `I8MM`.
+pub(crate) struct Neon<const I8MM: bool>;
+
+/// # Safety
+/// The machine has the extension.
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn enter_dot<S: Simd>(kernel: impl TileKernel) {
+    // SAFETY: the caller's promise.
+    unsafe { kernel.run::<S>() }
+}
+
+/// # Safety
+/// The machine has both extensions.
+#[target_feature(enable = "neon,dotprod,i8mm")]
+unsafe fn enter_i8mm<S: Simd>(kernel: impl TileKernel) {
+    // SAFETY: the caller's promise.
+    unsafe { kernel.run::<S>() }
+}
+
+/// `acc` plus the products of two rows of eight signed bytes with two others: a0 b0, a0 b1, a1 b0,
+/// a1 b1.
+///
+/// # Safety
+/// The machine has the matrix extension.
+#[inline]
+#[target_feature(enable = "neon,i8mm")]
+unsafe fn mma(acc: int32x4_t, a: int8x16_t, b: int32x4_t) -> int32x4_t {
+    let mut sum = acc;
+    // SAFETY: the machine has the extension by the caller's promise; only registers are touched.
+    unsafe {
+        asm!(
+            "smmla {sum:v}.4s, {a:v}.16b, {b:v}.16b",
+            sum = inout(vreg) sum,
+            a = in(vreg) a,
+            b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}
+
+/// The dots of 32 signed codes of each of four rows with two inputs.
+///
+/// # Safety
+/// The machine has the matrix extension; both point to records.
+#[inline]
+#[target_feature(enable = "neon,i8mm")]
+unsafe fn dot_pair(codes: &[int32x4_t; 8], x: [*const Record32; 2]) -> [int32x4_t; 2] {
+    let (mut first, mut last) = (vdupq_n_s32(0), vdupq_n_s32(0));
+    for (eight, pair) in codes.as_chunks::<2>().0.iter().enumerate() {
+        // SAFETY: eights 0..4 of 32 codes; the extension by the caller's promise.
+        unsafe {
+            let from =
+                |x: *const Record32| vld1_s8((&raw const (*x).codes).cast::<i8>().add(8 * eight));
+            let inputs = vcombine_s8(from(x[0]), from(x[1]));
+            first = mma(first, inputs, vzip1q_s32(pair[0], pair[1]));
+            last = mma(last, inputs, vzip2q_s32(pair[0], pair[1]));
+        }
+    }
+    let (first, last) = (vreinterpretq_s64_s32(first), vreinterpretq_s64_s32(last));
+    let rows = [vzip1q_s64(first, last), vzip2q_s64(first, last)];
+    [vreinterpretq_s32_s64(rows[0]), vreinterpretq_s32_s64(rows[1])]
+}
 
 /// `acc` plus, in each lane, the dot of its four signed bytes with bytes `4 LANE..4 LANE + 4` of
 /// `x`.
@@ -55,17 +119,17 @@ fn lanes(a: uint8x16_t) -> int32x4_t {
     vreinterpretq_s32_u8(a)
 }
 
-impl Simd for Neon {
+impl<const I8MM: bool> Simd for Neon<I8MM> {
     const LANES: usize = 4;
     const INT_ROWS: usize = 4;
     const FLOAT_ROWS: usize = 2;
+    const BY_ROWS: bool = I8MM;
     type I = int32x4_t;
     type F = float32x4_t;
 
-    #[target_feature(enable = "neon,dotprod")]
     unsafe fn enter(kernel: impl TileKernel) {
         // SAFETY: the caller's promise.
-        unsafe { kernel.run::<Self>() }
+        unsafe { if I8MM { enter_i8mm::<Self>(kernel) } else { enter_dot::<Self>(kernel) } }
     }
 
     #[inline]
@@ -196,6 +260,33 @@ impl Simd for Neon {
         unsafe {
             let sum = dot_groups(vdupq_n_s32(0), [a, b, c, d], vld1q_s8(x.as_ptr()));
             dot_groups(sum, [e, f, g, h], vld1q_s8(x.as_ptr().add(16)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot32_rows<const R: usize>(
+        codes: &[int32x4_t; 8],
+        x: [*const Record32; R],
+    ) -> [int32x4_t; R] {
+        // SAFETY: the caller's promise; `x` points to records.
+        unsafe {
+            let mut sums = [Self::splat(0); R];
+            let (pairs, rest) = sums.as_chunks_mut::<2>();
+            let (inputs, last) = x.as_chunks::<2>();
+            for (sums, inputs) in pairs.iter_mut().zip(inputs) {
+                *sums = if I8MM {
+                    dot_pair(codes, *inputs)
+                } else {
+                    let [a, b] = *inputs;
+                    let dot =
+                        |x: *const Record32| Self::dot32_signed(codes, &(*x).codes, &(*x).sum);
+                    [dot(a), dot(b)]
+                };
+            }
+            for (sum, x) in rest.iter_mut().zip(last) {
+                *sum = Self::dot32_signed(codes, &(**x).codes, &(**x).sum);
+            }
+            sums
         }
     }
 

@@ -3,6 +3,7 @@
 //! A vector has one 32-bit lane an output row. Kernels are generic over [`Simd`]; since a lane
 //! never meets another one, the number of lanes decides nothing about bits.
 
+use super::inputs::Record32;
 use super::supers::grid_codes;
 
 /// An instruction set of vectors with [`Simd::LANES`] lanes of 32 bits.
@@ -17,6 +18,8 @@ pub(crate) trait Simd {
     const INT_ROWS: usize;
     /// Activation rows that float kernels take at once.
     const FLOAT_ROWS: usize;
+    /// Whether [`Simd::dot32_rows`] does more than one row at a time.
+    const BY_ROWS: bool = false;
     /// LANES times 4 bytes.
     type I: Copy;
     /// LANES f32.
@@ -61,6 +64,21 @@ pub(crate) trait Simd {
     /// In each lane, the dot of 32 signed code bytes with 32 int8 (-127..=127) whose sum is
     /// `sum[0]`.
     unsafe fn dot32_signed(codes: &[Self::I; 8], x: &[i8; 32], sum: &[i16; 2]) -> Self::I;
+    /// [`Simd::dot32_signed`] with several rows.
+    #[inline(always)]
+    unsafe fn dot32_rows<const R: usize>(
+        codes: &[Self::I; 8],
+        x: [*const Record32; R],
+    ) -> [Self::I; R] {
+        // SAFETY: the caller's promise; `x` points to records.
+        unsafe {
+            let mut sums = [Self::splat(0); R];
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum = Self::dot32_signed(codes, &(*x).codes, &(*x).sum);
+            }
+            sums
+        }
+    }
     /// Grid points of IQ2_XXS: for index byte i of a lane, byte i of the results is the low and the
     /// high half of `GRID[index]`.
     unsafe fn grid(indices: Self::I) -> [Self::I; 2];

@@ -60,6 +60,8 @@ pub(crate) struct Part<'a> {
 pub(crate) trait IntFormat {
     /// A block of activations.
     type Record;
+    /// Whether [`Simd::dot32_rows`] does its products, so that many rows at once pay.
+    const BY_ROWS: bool = false;
 
     /// The blocks of all rows.
     fn records(x: &Inputs) -> &[Self::Record];
@@ -284,6 +286,9 @@ unsafe fn int_inputs<S: Simd, F: IntFormat>(
     let mut scratch = &mut scratch[..];
     // SAFETY: the caller's promise; inputs stay in the part's range.
     unsafe {
+        while S::INT_ROWS >= 16 && F::BY_ROWS && inputs.len() >= 16 {
+            scratch = int_rows::<S, F, 16>(vector, &mut inputs, &shards, scratch);
+        }
         while S::INT_ROWS >= 8 && inputs.len() >= 8 {
             scratch = int_rows::<S, F, 8>(vector, &mut inputs, &shards, scratch);
         }

@@ -1,7 +1,9 @@
 //! Every format on every instruction set against `ironstar_quant::dot_shards`, bit for bit.
 
 use super::*;
-use ironstar_quant::{FORMATS, Int8Blocks, Row, f32_to_bf16, f32_to_f16, quantize_int8};
+use ironstar_quant::{
+    FORMATS, Int8Blocks, Row, dot_shards, f32_to_bf16, f32_to_f16, quantize_int8, tree8,
+};
 use proptest::prelude::*;
 use std::sync::Arc;
 

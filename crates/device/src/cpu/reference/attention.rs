@@ -477,7 +477,7 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => run::<Avx2, 1, 4>(&cpu.pool, cpu.isa, parts, items, plan),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => run::<Avx512, 4, 4>(&cpu.pool, cpu.isa, parts, items, plan),
+        Isa::Avx512 | Isa::Amx => run::<Avx512, 4, 4>(&cpu.pool, cpu.isa, parts, items, plan),
         _ => run::<[f32; 16], 1, 1>(&cpu.pool, cpu.isa, parts, items, plan),
     }
     Ok(())

@@ -322,7 +322,7 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => score::<Avx2>(&cpu.pool, cpu.isa, scores),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => score::<Avx512>(&cpu.pool, cpu.isa, scores),
+            Isa::Avx512 | Isa::Amx => score::<Avx512>(&cpu.pool, cpu.isa, scores),
             _ => score::<Portable>(&cpu.pool, cpu.isa, scores),
         }
         let cut = parts(&cpu.pool, rows, 16 * visible_max);
