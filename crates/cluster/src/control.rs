@@ -20,9 +20,10 @@ mod words;
 pub use channel::{Channel, Key, PREAMBLE_BYTES, Preamble};
 pub use hub::Hub;
 pub use member::Member;
-pub use words::{Join, Roster, Word};
+pub use words::{Join, LinkHello, Purpose, Roster, Word};
 
-use crate::mesh::Timing;
+use crate::mesh::{Mesh, Timing};
+use crate::stream::Stream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -99,6 +100,18 @@ pub struct Settings {
     pub deadlines: Deadlines,
     /// How gates wait.
     pub timing: Timing,
+    /// Whether every two ranks get a stream of records beside the gates. Rank 0's counts.
+    pub streams: bool,
+}
+
+/// What one rank has of an epoch.
+pub struct Formed {
+    /// Its gates.
+    pub mesh: Mesh,
+    /// By rank, its streams; none if they were not asked for, and none to itself.
+    pub streams: Vec<Option<Stream>>,
+    /// The last step that all ranks have committed.
+    pub committed: u64,
 }
 
 impl Default for Settings {
@@ -111,6 +124,7 @@ impl Default for Settings {
             folder: if shm.is_dir() { shm } else { PathBuf::from("/tmp") },
             deadlines: Deadlines::default(),
             timing: Timing::default(),
+            streams: false,
         }
     }
 }

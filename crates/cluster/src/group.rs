@@ -1,10 +1,11 @@
 //! A rank of a group, whatever carries it: what `ironstar_device::Exchange` asks for, over the
 //! gates of the epoch that lives and the rendezvous that makes the next one.
 
-use crate::control::{Hub, Member, Settings, Transport};
+use crate::control::{Formed, Hub, Member, Settings, Transport};
 use crate::error::Error;
 use crate::mesh::Mesh;
 use crate::profile::GateProfile;
+use crate::stream::Stream;
 use ironstar_device::{Exchange, ExchangeError, GateCounts, GateKind};
 use std::net::SocketAddr;
 
@@ -12,6 +13,7 @@ use std::net::SocketAddr;
 pub struct Cluster {
     role: Role,
     mesh: Mesh,
+    streams: Vec<Option<Stream>>,
     /// Of the epochs before.
     counts: GateCounts,
     profile: GateProfile,
@@ -26,14 +28,14 @@ enum Role {
 impl Cluster {
     /// Rank 0 of a group whose port is open: waits for the others.
     pub fn lead(mut hub: Hub) -> Result<Self, Error> {
-        let (mesh, committed) = hub.form(0)?;
-        Ok(Self::new(Role::Hub(Box::new(hub)), mesh, committed))
+        let formed = hub.form(0)?;
+        Ok(Self::new(Role::Hub(Box::new(hub)), formed))
     }
 
     /// Another rank: joins the group at `hub`.
     pub fn join(mut member: Member) -> Result<Self, Error> {
-        let (mesh, committed) = member.form(0)?;
-        Ok(Self::new(Role::Member(Box::new(member)), mesh, committed))
+        let formed = member.form(0)?;
+        Ok(Self::new(Role::Member(Box::new(member)), formed))
     }
 
     /// Opens rank 0's port; [`Hub::address`] says where. Then start the others, and
@@ -70,14 +72,17 @@ impl Cluster {
         if self.mesh.watch().error().is_none() {
             self.abort("the group is formed again");
         }
+        // Their threads end with the epoch that is broken.
+        self.streams.clear();
         let formed = match &mut self.role {
             Role::Hub(hub) => hub.form(committed),
             Role::Member(member) => member.form(committed),
         };
         // Nobody else is known to be at fault: who was missing stands in the text.
         let other = usize::from(rank == 0);
-        let (mesh, committed) = formed
+        let Formed { mesh, streams, committed } = formed
             .map_err(|error| ExchangeError::Lost { rank: other, found: error.to_string() })?;
+        self.streams = streams;
         let old = std::mem::replace(&mut self.mesh, mesh);
         for kind in GateKind::ALL {
             self.counts.gates[kind as usize] += old.counts().gates[kind as usize];
@@ -88,9 +93,16 @@ impl Cluster {
         Ok(self.epoch())
     }
 
-    fn new(role: Role, mesh: Mesh, committed: u64) -> Self {
+    /// The stream to `rank` of this epoch, which is the caller's from now on: for a thread of a
+    /// pipeline. `None` if there is none ([`Settings::streams`]) or it was taken.
+    pub fn take_stream(&mut self, rank: usize) -> Option<Stream> {
+        self.streams.get_mut(rank)?.take()
+    }
+
+    fn new(role: Role, formed: Formed) -> Self {
         let (counts, profile) = (GateCounts::default(), GateProfile::default());
-        Self { role, mesh, counts, profile, committed }
+        let Formed { mesh, streams, committed } = formed;
+        Self { role, mesh, streams, counts, profile, committed }
     }
 }
 

@@ -29,20 +29,23 @@ mod control;
 mod error;
 mod flow;
 mod group;
+mod launch;
 mod link;
 mod mesh;
 mod message;
 mod pace;
 mod profile;
+mod stream;
 mod watch;
 
 pub use control::{
-    Channel, Deadlines, Hub, Identity, Join, Key, Member, PREAMBLE_BYTES, Preamble, Roster,
-    Settings, Transport, Word,
+    Channel, Deadlines, Formed, Hub, Identity, Join, Key, LinkHello, Member, PREAMBLE_BYTES,
+    Preamble, Purpose, Roster, Settings, Transport, Word,
 };
 pub use error::{Error, Refusal};
 pub use flow::Flow;
 pub use group::Cluster;
+pub use launch::{DEFAULT_PORT, Launch, launch};
 pub use link::{
     ByteLink, Bytes, Limits, Link, LinkError, MemoryLink, ShmLink, ShmSize, TcpLink, tune,
 };
@@ -50,4 +53,5 @@ pub use mesh::{BROADCAST_BYTES_MAX, Mesh, Place, Timing};
 pub use message::{Damage, HEADER_BYTES, Header, placed_sum};
 pub use pace::Pace;
 pub use profile::{GateProfile, GateTimes};
+pub use stream::{RECORD_BYTES_MAX, Record, Stream};
 pub use watch::Watch;

@@ -518,6 +518,7 @@ impl Due {
             total: self.total,
             exchange: self.exchange,
             sequence,
+            tag: 0,
         }
     }
 }
@@ -548,6 +549,7 @@ fn class_name(class: u32) -> &'static str {
     match class {
         Header::BROADCAST => "command",
         Header::ACK => "answer",
+        Header::RECORD => "record",
         _ => {
             let kind = GateKind::ALL.into_iter().find(|&kind| kind as u32 == class);
             kind.map_or("unknown", GateKind::name)

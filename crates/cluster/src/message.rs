@@ -2,7 +2,7 @@
 //!
 //! 64 bytes, little-endian: magic (4), epoch (4), class (4), part (4), parts (4), payload length
 //! (4), bytes of the whole exchange (8), number of the exchange (8), number of the message on its
-//! link (8), zero (8), checksum (8). Everything is checked on every message: a lost, repeated,
+//! link (8), the caller's number (8), checksum (8). Everything is checked on every message: a lost, repeated,
 //! late or damaged one is found before a number of it is used.
 
 use std::fmt;
@@ -31,6 +31,8 @@ pub struct Header {
     pub exchange: u64,
     /// Number of the message on its link and direction, from 1.
     pub sequence: u64,
+    /// What a record is, in its sender's numbering; 0 for gates.
+    pub tag: u64,
 }
 
 /// What is wrong with the bytes of a message.
@@ -60,8 +62,10 @@ impl fmt::Display for Damage {
 impl Header {
     /// Class of rank 0's bytes to all.
     pub const BROADCAST: u32 = 16;
-    /// Class of the empty answer to each part of them.
+    /// Class of the empty answer to each part of them, or of a record.
     pub const ACK: u32 = 17;
+    /// Class of a record of a stream.
+    pub const RECORD: u32 = 18;
 
     /// The 64 bytes that go in front of `payload`.
     #[must_use]
@@ -72,7 +76,8 @@ impl Header {
         for (at, word) in words.into_iter().enumerate() {
             bytes[4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());
         }
-        for (at, word) in [self.total, self.exchange, self.sequence].into_iter().enumerate() {
+        let longs = [self.total, self.exchange, self.sequence, self.tag];
+        for (at, word) in longs.into_iter().enumerate() {
             bytes[24 + 8 * at..32 + 8 * at].copy_from_slice(&word.to_le_bytes());
         }
         let sum = message_sum(&bytes, payload);
@@ -107,6 +112,7 @@ impl Header {
             total: long(24),
             exchange: long(32),
             sequence: long(40),
+            tag: long(48),
         };
         Ok((header, payload))
     }

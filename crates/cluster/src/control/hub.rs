@@ -2,9 +2,8 @@
 
 use super::door::{Door, Guest};
 use super::words::{Join, Roster};
-use super::{Channel, Settings, Transport, Word, links, monitor, random};
+use super::{Channel, Formed, Settings, Transport, Word, links, monitor, random};
 use crate::error::{Error, Refusal};
-use crate::mesh::Mesh;
 use crate::watch::Watch;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -64,7 +63,7 @@ impl Hub {
 
     /// Waits until every rank is there and has its links, and starts the next epoch. `committed`
     /// is the last step that this rank has committed; the last that all have comes back.
-    pub fn form(&mut self, committed: u64) -> Result<(Mesh, u64), Error> {
+    pub fn form(&mut self, committed: u64) -> Result<Formed, Error> {
         let start = Instant::now();
         let end = start + self.settings.deadlines.form;
         let mut seats: Vec<Option<Seat>> = (1..self.ranks).map(|_| None).collect();
@@ -236,28 +235,22 @@ impl Hub {
     }
 
     /// Gives everybody the roster, makes this rank's links, and starts when all have theirs.
-    fn start(
-        &mut self,
-        mut seats: Vec<Seat>,
-        epoch: u32,
-        committed: u64,
-    ) -> Result<(Mesh, u64), Error> {
+    fn start(&mut self, mut seats: Vec<Seat>, epoch: u32, committed: u64) -> Result<Formed, Error> {
         let committed = seats.iter().map(|seat| seat.join.committed).fold(committed, u64::min);
         let addresses: Vec<SocketAddr> = std::iter::once(self.address())
             .chain(seats.iter().map(|seat| seat.join.address))
             .collect();
         let nonce = random();
-        let transport = self.transport;
+        let (transport, streams) = (self.transport, self.settings.streams);
         let roster = |rank: usize| {
             let addresses = addresses.clone();
-            Roster { rank, epoch, nonce, transport, addresses, committed }
+            Roster { rank, epoch, nonce, transport, streams, addresses, committed }
         };
         for (index, seat) in seats.iter_mut().enumerate() {
             seat.channel.say(&Word::Roster(roster(index + 1)))?;
         }
         let watch = Watch::default();
-        let mesh =
-            links::mesh(&roster(0), &self.settings, &self.door, &mut self.parked, watch.clone())?;
+        let formed = links::make(&roster(0), &self.settings, &self.door, &mut self.parked, &watch)?;
         let end = Instant::now() + self.settings.deadlines.links;
         for (index, seat) in seats.iter_mut().enumerate() {
             match seat.channel.hear(end)? {
@@ -280,7 +273,7 @@ impl Hub {
                     found: e.to_string(),
                 })?;
         }
-        Ok((mesh, committed))
+        Ok(formed)
     }
 }
 

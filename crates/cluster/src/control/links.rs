@@ -1,71 +1,93 @@
 //! The links of one rank to all others, made from a roster.
 
 use super::door::{Door, Guest};
-use super::words::{LinkHello, Roster};
-use super::{Channel, Settings, Transport, Word};
+use super::words::{LinkHello, Purpose, Roster};
+use super::{Channel, Formed, Settings, Transport, Word};
 use crate::error::Error;
 use crate::link::{Limits, Link, LinkError, ShmLink, TcpLink, tune};
 use crate::mesh::{Mesh, Place};
+use crate::pace::Pace;
+use crate::stream::Stream;
 use crate::watch::Watch;
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long between two tries to reach a rank.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Makes all links of the rank that `roster` is for, and the mesh over them with its receives
+/// Makes all links of the rank that `roster` is for: the mesh and the streams, with their receives
 /// posted. `strangers` gets guests that want something else.
-pub(super) fn mesh(
+pub(super) fn make(
     roster: &Roster,
     settings: &Settings,
     door: &Door,
     strangers: &mut Vec<Guest>,
-    watch: Watch,
-) -> Result<Mesh, Error> {
+    watch: &Watch,
+) -> Result<Formed, Error> {
     let end = Instant::now() + settings.deadlines.links;
     let ranks = roster.addresses.len();
-    let links = match roster.transport {
-        Transport::Tcp => tcp(roster, settings, door, strangers, end)?,
-        Transport::Shm => shm(roster, settings, end)?,
+    let purposes: &[Purpose] =
+        if roster.streams { &[Purpose::Gates, Purpose::Records] } else { &[Purpose::Gates] };
+    let made = match roster.transport {
+        Transport::Tcp => tcp(roster, purposes, settings, door, strangers, end)?,
+        Transport::Shm => shm(roster, purposes, settings, end)?,
     };
     let place = Place { rank: roster.rank, ranks, epoch: roster.epoch };
-    Mesh::new(place, links, settings.timing, watch).map_err(|e| Error::System {
+    let mut gates = Vec::new();
+    let mut streams: Vec<Option<Stream>> = (0..ranks).map(|_| None).collect();
+    let posting = |e: ironstar_device::ExchangeError| Error::System {
         doing: "posting the first receives".into(),
         found: e.to_string(),
-    })
+    };
+    for Made { rank, purpose, link } in made {
+        match purpose {
+            Purpose::Gates => gates.push((rank, link)),
+            Purpose::Records => {
+                // Its thread waits for hours at times: it never spins for long.
+                let stream = Stream::new(rank, place.epoch, link, Pace::BLOCKING, watch.clone());
+                streams[rank] = Some(stream.map_err(posting)?);
+            }
+        }
+    }
+    let mesh = Mesh::new(place, gates, settings.timing, watch.clone()).map_err(posting)?;
+    Ok(Formed { mesh, streams, committed: roster.committed })
 }
 
-type Links = Vec<(usize, Box<dyn Link>)>;
+/// One link that stands.
+struct Made {
+    rank: usize,
+    purpose: Purpose,
+    link: Box<dyn Link>,
+}
 
 /// Dials the ranks below and answers those above.
 fn tcp(
     roster: &Roster,
+    purposes: &[Purpose],
     settings: &Settings,
     door: &Door,
     strangers: &mut Vec<Guest>,
     end: Instant,
-) -> Result<Links, Error> {
+) -> Result<Vec<Made>, Error> {
     let Roster { rank, epoch, nonce, .. } = *roster;
-    let mut links: Links = Vec::new();
+    let mut made: Vec<Made> = Vec::new();
     for (other, &address) in roster.addresses[..rank].iter().enumerate() {
-        let hello = LinkHello { nonce, epoch, from: rank, to: other };
-        let channel = loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let time = settings.deadlines.handshake.min(left.max(Duration::from_millis(1)));
-            match Channel::dial(address, settings.key.as_ref(), time) {
-                Ok(channel) => break channel,
-                Err(error @ Error::Refused { .. }) => return Err(error),
-                Err(error) if left.is_zero() => return Err(error),
-                Err(_) => std::thread::sleep(RETRY),
-            }
-        };
-        links.push((other, Box::new(link(greet(channel, hello, end)?, settings)?)));
+        for &purpose in purposes {
+            let hello = LinkHello { nonce, epoch, from: rank, to: other, purpose };
+            let channel = greet(dial(address, settings, end)?, hello, end)?;
+            made.push(Made { rank: other, purpose, link: Box::new(link(channel, settings)?) });
+        }
     }
     let above = rank + 1..roster.addresses.len();
-    while links.len() + 1 < roster.addresses.len() {
+    let is_new = |made: &[Made], hello: &LinkHello| {
+        made.iter().all(|one| (one.rank, one.purpose) != (hello.from, hello.purpose))
+    };
+    while made.len() < (roster.addresses.len() - 1) * purposes.len() {
         let Some(mut guest) = door.next(end) else {
             let missing: Vec<_> =
-                above.filter(|r| links.iter().all(|(other, _)| other != r)).collect();
+                above.filter(|rank| made.iter().all(|one| one.rank != *rank)).collect();
             return Err(Error::Late {
                 waited_ms: u64::try_from(settings.deadlines.links.as_millis()).unwrap_or(u64::MAX),
                 what: format!("no link from ranks {missing:?}; can they reach {}?", door.address()),
@@ -75,17 +97,33 @@ fn tcp(
             Word::Link(hello)
                 if (hello.nonce, hello.epoch, hello.to) == (nonce, epoch, rank)
                     && above.contains(&hello.from)
-                    && links.iter().all(|(other, _)| *other != hello.from) =>
+                    && purposes.contains(&hello.purpose)
+                    && is_new(&made, &hello) =>
             {
                 guest.channel.say(&Word::Linked)?;
-                links.push((hello.from, Box::new(link(guest.channel, settings)?)));
+                let link = Box::new(link(guest.channel, settings)?);
+                made.push(Made { rank: hello.from, purpose: hello.purpose, link });
             }
             // Somebody of an attempt that failed: it hears of it when its connection closes.
             Word::Link(_) => {}
             _ => strangers.push(guest),
         }
     }
-    Ok(links)
+    Ok(made)
+}
+
+/// Reaches a rank that may not listen yet.
+fn dial(address: SocketAddr, settings: &Settings, end: Instant) -> Result<Channel, Error> {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let time = settings.deadlines.handshake.min(left.max(Duration::from_millis(1)));
+        match Channel::dial(address, settings.key.as_ref(), time) {
+            Ok(channel) => return Ok(channel),
+            Err(error @ Error::Refused { .. }) => return Err(error),
+            Err(error) if left.is_zero() => return Err(error),
+            Err(_) => std::thread::sleep(RETRY),
+        }
+    }
 }
 
 fn greet(mut channel: Channel, hello: LinkHello, end: Instant) -> Result<Channel, Error> {
@@ -111,22 +149,33 @@ fn link(channel: Channel, settings: &Settings) -> Result<TcpLink, Error> {
     TcpLink::new(stream, Limits::GATES, cipher, &early).map_err(|e| failed(&e))
 }
 
-fn shm(roster: &Roster, settings: &Settings, end: Instant) -> Result<Links, Error> {
-    let path = |low: usize, high: usize| -> PathBuf {
-        settings.folder.join(format!("ironstar-{:016x}-{low}-{high}", roster.nonce))
+fn shm(
+    roster: &Roster,
+    purposes: &[Purpose],
+    settings: &Settings,
+    end: Instant,
+) -> Result<Vec<Made>, Error> {
+    let path = |low: usize, high: usize, purpose: Purpose| -> PathBuf {
+        let kind = if purpose == Purpose::Gates { "gates" } else { "records" };
+        settings.folder.join(format!("ironstar-{:016x}-{low}-{high}-{kind}", roster.nonce))
     };
-    let (rank, nonce) = (roster.rank, roster.nonce);
-    let mut links: Links = Vec::new();
+    let (rank, nonce, limits) = (roster.rank, roster.nonce, Limits::GATES);
+    let mut made: Vec<Made> = Vec::new();
     // All files of this rank first: the ranks above wait for them.
-    for other in rank + 1..roster.addresses.len() {
-        let made = ShmLink::create(&path(rank, other), Limits::GATES, nonce);
-        links.push((other, Box::new(made.map_err(|e| failed(&e))?)));
+    for (other, &purpose) in pairs(rank + 1..roster.addresses.len(), purposes) {
+        let link = ShmLink::create(&path(rank, other, purpose), limits, nonce);
+        made.push(Made { rank: other, purpose, link: Box::new(link.map_err(|e| failed(&e))?) });
     }
-    for other in 0..rank {
-        let opened = ShmLink::open(&path(other, rank), Limits::GATES, nonce, end);
-        links.push((other, Box::new(opened.map_err(|e| failed(&e))?)));
+    for (other, &purpose) in pairs(0..rank, purposes) {
+        let link = ShmLink::open(&path(other, rank, purpose), limits, nonce, end);
+        made.push(Made { rank: other, purpose, link: Box::new(link.map_err(|e| failed(&e))?) });
     }
-    Ok(links)
+    Ok(made)
+}
+
+/// Every rank with every purpose.
+fn pairs(ranks: Range<usize>, purposes: &[Purpose]) -> impl Iterator<Item = (usize, &Purpose)> {
+    ranks.flat_map(move |rank| purposes.iter().map(move |purpose| (rank, purpose)))
 }
 
 fn failed(error: &LinkError) -> Error {

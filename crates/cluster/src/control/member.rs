@@ -3,9 +3,8 @@
 use super::door::Door;
 use super::hub::check_reach;
 use super::words::{Join, Roster};
-use super::{Channel, Settings, Word, links, monitor, random};
+use super::{Channel, Formed, Settings, Word, links, monitor, random};
 use crate::error::{Error, Refusal};
-use crate::mesh::Mesh;
 use crate::watch::Watch;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -38,7 +37,7 @@ impl Member {
     /// Joins, or joins again, and waits until the group starts. Rank 0 may come later than this
     /// rank, so connections are tried again until the deadline; a refusal that time cannot mend
     /// ends it at once. `committed` as in [`super::Hub::form`].
-    pub fn form(&mut self, committed: u64) -> Result<(Mesh, u64), Error> {
+    pub fn form(&mut self, committed: u64) -> Result<Formed, Error> {
         let start = Instant::now();
         let end = start + self.settings.deadlines.form;
         loop {
@@ -65,7 +64,7 @@ impl Member {
         }
     }
 
-    fn attempt(&mut self, committed: u64, end: Instant) -> Result<(Mesh, u64), Error> {
+    fn attempt(&mut self, committed: u64, end: Instant) -> Result<Formed, Error> {
         let deadlines = self.settings.deadlines;
         let mut channel = Channel::dial(self.hub, self.settings.key.as_ref(), deadlines.handshake)?;
         // Others reach this rank where it reaches rank 0.
@@ -82,7 +81,7 @@ impl Member {
         }))?;
         let roster = self.await_roster(&mut channel, end)?;
         let watch = Watch::default();
-        let mesh = links::mesh(&roster, &self.settings, &door, &mut Vec::new(), watch.clone())?;
+        let formed = links::make(&roster, &self.settings, &door, &mut Vec::new(), &watch)?;
         channel.say(&Word::Linked)?;
         match channel.hear(Instant::now() + 2 * deadlines.links)? {
             Some(Word::Start) => {}
@@ -94,7 +93,7 @@ impl Member {
             doing: "starting a thread".into(),
             found: e.to_string(),
         })?;
-        Ok((mesh, roster.committed))
+        Ok(formed)
     }
 
     /// Waits for the others. Rank 0 says several times a second how many there are; a silent one

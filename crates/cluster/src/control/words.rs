@@ -77,6 +77,18 @@ pub struct LinkHello {
     pub from: usize,
     /// The rank that it wants.
     pub to: usize,
+    /// What the link is for.
+    pub purpose: Purpose,
+}
+
+/// What a link is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// Gates.
+    Gates,
+    /// Records of a pipeline.
+    Records,
 }
 
 /// The group of one epoch, as one rank gets it.
@@ -90,6 +102,8 @@ pub struct Roster {
     pub nonce: u64,
     /// What carries the gates.
     pub transport: Transport,
+    /// Whether every two ranks have a stream of records too.
+    pub streams: bool,
     /// Where each rank can be reached, in rank order.
     pub addresses: Vec<SocketAddr>,
     /// The last step that all ranks have committed.

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn header() -> Header {
-    Header { epoch: 3, class: 1, part: 2, parts: 5, total: 99, exchange: 7, sequence: 12 }
+    Header { epoch: 3, class: 1, part: 2, parts: 5, total: 99, exchange: 7, sequence: 12, tag: 5 }
 }
 
 fn message(payload: &[u8]) -> Vec<u8> {

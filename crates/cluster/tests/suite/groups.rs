@@ -120,7 +120,7 @@ fn an_abort_reaches_everybody_with_its_reason() {
 fn a_late_rank_ends_the_wait_at_the_deadline() {
     let mut settings = settings();
     settings.timing.gate = Duration::from_millis(100);
-    let (done, wait) = channel();
+    let (done, wait) = channel::<()>();
     let (done, wait) = (Mutex::new(Some(done)), Mutex::new(wait));
     let errors = on_ranks(2, Transport::Tcp, &settings, |mut group| {
         if group.rank() == 1 {

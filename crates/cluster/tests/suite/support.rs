@@ -1,10 +1,12 @@
 //! Groups of threads over real links.
 
 use ironstar_cluster::{
-    Cluster, Deadlines, Hub, Identity, Key, Member, Pace, Settings, Timing, Transport,
+    Cluster, Deadlines, Hub, Identity, Key, Limits, Link, Member, MemoryLink, Pace, Settings,
+    ShmLink, TcpLink, Timing, Transport, tune,
 };
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// A port of this machine that the system chooses.
 pub fn any_port() -> SocketAddr {
@@ -74,4 +76,73 @@ pub fn on_ranks<T: Send>(
 /// Bytes that say which rank and gate they are of.
 pub fn part(rank: usize, gate: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (31 * rank + 7 * gate + at).to_le_bytes()[0]).collect()
+}
+
+/// Makes two ends of a link.
+pub type MakePair = Box<dyn Fn(Limits) -> (Box<dyn Link>, Box<dyn Link>)>;
+/// Every transport with its name.
+pub type Transports = Vec<(&'static str, MakePair)>;
+
+/// Every transport.
+pub fn pairs() -> Transports {
+    vec![
+        ("memory", Box::new(|limits| boxed(MemoryLink::pair(limits)))),
+        ("tcp", Box::new(|limits| boxed(tcp_pair(limits, [None, None])))),
+        (
+            "sealed tcp",
+            Box::new(|limits| {
+                let (left, right) = ciphers();
+                boxed(tcp_pair(limits, [Some(left), Some(right)]))
+            }),
+        ),
+        ("shared memory", Box::new(|limits| boxed(shm_pair(limits)))),
+    ]
+}
+
+fn boxed<L: Link + 'static>((left, right): (L, L)) -> (Box<dyn Link>, Box<dyn Link>) {
+    (Box::new(left), Box::new(right))
+}
+
+fn tcp_pair(limits: Limits, ciphers: [Option<snow::TransportState>; 2]) -> (TcpLink, TcpLink) {
+    let listener = TcpListener::bind(any_port()).expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let left = TcpStream::connect(address).expect("it listens");
+    let (right, _) = listener.accept().expect("somebody has connected");
+    let [first, second] = ciphers;
+    let link = |stream: TcpStream, cipher| {
+        tune(&stream).expect("options of a TCP socket");
+        TcpLink::new(stream, limits, cipher, &[]).expect("no early bytes")
+    };
+    (link(left, first), link(right, second))
+}
+
+fn shm_pair(limits: Limits) -> (ShmLink, ShmLink) {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("ironstar-test-{}-{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let left = ShmLink::create(&path, limits, number).expect("a new file");
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let right = ShmLink::open(&path, limits, number, deadline).expect("it was just made");
+    assert!(!path.exists(), "the name is gone once both have the memory");
+    (left, right)
+}
+
+/// Both sides of a sealed connection.
+pub fn ciphers() -> (snow::TransportState, snow::TransportState) {
+    let build = || {
+        let name = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse().expect("a name of Noise");
+        snow::Builder::new(name).psk(0, &[7; 32]).expect("a key of 32 bytes")
+    };
+    let mut left = build().build_initiator().expect("a key is there");
+    let mut right = build().build_responder().expect("a key is there");
+    let (mut message, mut plain) = ([0; 256], [0; 256]);
+    let length = left.write_message(&[], &mut message).expect("the first message");
+    right.read_message(&message[..length], &mut plain).expect("the same key");
+    let length = right.write_message(&[], &mut message).expect("the second message");
+    left.read_message(&message[..length], &mut plain).expect("the same key");
+    (
+        left.into_transport_mode().expect("two messages"),
+        right.into_transport_mode().expect("two messages"),
+    )
 }
