@@ -135,7 +135,8 @@ fn a_text_that_comes_back_finds_its_state() {
     let bos = tokenizer.bos().unwrap();
     let eos = tokenizer.eos().unwrap();
     let question = [&[bos][..], &tokenizer.encode("Tell me about the fox.")].concat();
-    let answer = "The fox was happy. He ran home, and then he slept under the big old tree.";
+    let answer = "The fox was happy. He ran home, and then he slept under the tree. ".repeat(4);
+    let answer = answer.trim();
     // Tokens that nobody makes of this text, as a model may draw them.
     let drawn: Vec<u32> = answer.bytes().flat_map(|b| tokenizer.encode_bytes(&[b])).collect();
     let told = [&question[..], &drawn].concat();
