@@ -10,6 +10,7 @@ use ironstar_engine::{
     CancelFlag, Control, Engine, Finish, Generate, Session, Speculation, SpeculationReport, Token,
 };
 use ironstar_text::{Channel, ThinkSplitter, Tokenizer};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A model that answers.
@@ -19,7 +20,7 @@ pub struct Answerer {
     /// Its one timeline.
     pub session: Session,
     /// Its vocabulary.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     /// What to call the model.
     pub name: String,
     /// Temperature that the file recommends.
@@ -57,7 +58,7 @@ impl Answerer {
             )));
         }
         let session = engine.session(flags.ctx).map_err(loading::from_engine)?;
-        let tokenizer = loading::tokenizer(&opened.gguf)?;
+        let tokenizer = loading::engine_tokenizer(&engine, &opened)?;
         let temperature = opened.gguf.metadata().opt_f32("general.sampling.temp");
         Ok(Answerer {
             engine,

@@ -191,7 +191,7 @@ pub struct Model {
     /// (docs/state-format.md)
     #[arg(long, value_name = "FOLDER")]
     pub state_dir: Option<PathBuf>,
-    /// Most MiB of that folder for a model
+    /// Most MiB of that folder, whatever models and processes write there
     #[arg(long, value_name = "N", default_value_t = 16_384)]
     pub state_disk_mib: u32,
     /// Most MiB of memory for what was read, beside the sessions themselves

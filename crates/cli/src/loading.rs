@@ -11,6 +11,7 @@ use ironstar_model::{Directions, RowStorage, SteeringScales};
 use ironstar_text::Tokenizer;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The small model that every binary carries, and its next-token block.
 #[cfg(feature = "bundled-model")]
@@ -168,6 +169,12 @@ pub fn from_engine(error: ironstar_engine::Error) -> Failure {
         ironstar_engine::Blame::Environment => Failure::environment(error.to_string()),
         ironstar_engine::Blame::Internal => Failure::ours(error.to_string()),
     }
+}
+
+/// The engine's tokenizer; where its file has none, the error that says so.
+pub fn engine_tokenizer(engine: &Engine, opened: &Opened) -> Result<Arc<Tokenizer>, Failure> {
+    let shared = engine.tokenizer().cloned();
+    shared.map_or_else(|| tokenizer(&opened.gguf).map(Arc::new), Ok)
 }
 
 /// The vocabulary that a model file carries.

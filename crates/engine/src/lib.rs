@@ -23,24 +23,20 @@
 //! # Ok::<(), ironstar_engine::Error>(())
 //! ```
 //!
-//! With a file and text, in another program:
+//! With a file and text, in another program: open, go to a prompt, stream the answer, save.
 //!
 //! ```no_run
-//! use ironstar_engine::{CancelFlag, Control, Engine, EngineOptions, Error, Generate};
+//! use ironstar_engine::{CancelFlag, Control, Engine, EngineOptions, Error, Generate, Token};
 //! fn main() -> Result<(), Error> {
-//!     let path = std::path::Path::new("models/nano.gguf");
-//!     let mut engine = Engine::open(path, EngineOptions::default(), &mut |_| {})?;
-//!     let tokens = engine.tokenizer().expect("in the file").encode("Once upon a time");
-//!     let (mut session, mut answer) = (engine.session(4096)?, Vec::new());
-//!     session.sync(&mut engine, &tokens, &mut |_| {}, &CancelFlag::default())?;
-//!     let what = Generate { tokens_max: Some(50), ..Generate::default() };
-//!     let mut on_token = |token: &ironstar_engine::Token| {
-//!         answer.push(token.id);
-//!         Control::Continue
-//!     };
-//!     session.generate(&mut engine, &what, &mut on_token, &CancelFlag::default())?;
-//!     let text = engine.tokenizer().expect("in the file").decode(&answer);
-//!     assert!(!text.is_empty());
+//!     let options = EngineOptions { store_dir: Some("states".into()), ..Default::default() };
+//!     let mut engine = Engine::open("models/nano.gguf".as_ref(), options, &mut |_| {})?;
+//!     let tokenizer = engine.tokenizer().expect("in the file").clone();
+//!     let (mut session, go) = (engine.session(4096)?, CancelFlag::default());
+//!     session.sync(&mut engine, &tokenizer.encode("Once upon a time"), &mut |_| {}, &go)?;
+//!     let (mut text, what) = (tokenizer.stream(), Generate::default());
+//!     let mut print = |token: &Token| { print!("{}", text.push(token.id)); Control::Continue };
+//!     session.generate(&mut engine, &what, &mut print, &go)?;
+//!     assert!(session.checkpoint(&mut engine)?.wait(), "the next run goes on from here");
 //!     Ok(())
 //! }
 //! ```

@@ -10,6 +10,7 @@ use crate::progress::Progress;
 use crate::{interrupt, loading, print};
 use ironstar_engine::sampler::Settings;
 use ironstar_engine::{CancelFlag, Control, Finish, Score};
+use ironstar_model::Logits;
 use std::collections::HashMap;
 
 /// Right and all, of one kind.
@@ -90,11 +91,7 @@ fn likeliest(
     let mut session = engine.session(ids.len()).map_err(loading::from_engine)?;
     let mut best = Vec::with_capacity(ids.len());
     let mut on_row = |row: ironstar_engine::Scored<'_>| {
-        let likeliest =
-            (0u32..).zip(row.logits).fold((0, f32::NEG_INFINITY), |best, (id, logit)| {
-                if *logit > best.1 { (id, *logit) } else { best }
-            });
-        best.push(likeliest.0);
+        best.push(Logits::likeliest(row.logits).unwrap_or(0));
         Control::Continue
     };
     session

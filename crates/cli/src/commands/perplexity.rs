@@ -7,6 +7,7 @@ use crate::progress::Progress;
 use crate::{interrupt, loading, outfile, print};
 use ironstar_engine::sampler::Sampler;
 use ironstar_engine::{CancelFlag, Control, Engine, Score, Scored};
+use ironstar_model::Logits;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,7 +20,7 @@ pub fn run(flags: &Perplexity) -> Result<(), Failure> {
     let sequences = if flags.ids {
         id_lines(&text, vocabulary)?
     } else {
-        let ids = loading::tokenizer(&opened.gguf)?.encode(&text);
+        let ids = loading::engine_tokenizer(&engine, &opened)?.encode(&text);
         ids.chunks(flags.window).map(<[u32]>::to_vec).collect()
     };
     let mut meter = Meter::new(flags, vocabulary)?;
@@ -140,16 +141,16 @@ impl Meter {
         let normal =
             self.sampler.logprobs(row.logits, row.position).map_err(loading::from_engine)?;
         self.positions += 1;
-        let best = best(row.logits);
+        let best = Logits::likeliest(row.logits);
         if let Some(next) = row.next {
             self.predictions += 1;
             self.loss -= normal.of(row.logits[next as usize]);
-            self.right += usize::from(best == next as usize);
+            self.right += usize::from(best == Some(next));
         }
         if let Some(draft) = row.draft {
             // How often a draft made one token earlier would have been what the model says.
             self.drafts += 1;
-            self.drafts_right += usize::from(self::best(draft) == best);
+            self.drafts_right += usize::from(Logits::likeliest(draft) == best);
         }
         if self.writer.is_none() && self.reader.is_none() {
             return Ok(());
@@ -165,7 +166,7 @@ impl Meter {
             let divergence = divergence(&self.baseline, &self.logprobs);
             self.divergence += divergence;
             self.divergence_max = self.divergence_max.max(divergence);
-            self.same_best += usize::from(self::best(&self.baseline) == best);
+            self.same_best += usize::from(Logits::likeliest(&self.baseline) == best);
         }
         Ok(())
     }
@@ -207,17 +208,6 @@ impl Meter {
             figures.iter().map(|(name, value)| format!("{name:<16} {value:.6}\n")).collect();
         print(lines.as_bytes())
     }
-}
-
-/// Index of the largest; the first of equals.
-fn best(values: &[f32]) -> usize {
-    let mut best = 0;
-    for (index, value) in values.iter().enumerate() {
-        if *value > values[best] {
-            best = index;
-        }
-    }
-    best
 }
 
 /// Kullback-Leibler divergence of log probabilities from a baseline's: sum of p (log p - log q).

@@ -125,7 +125,7 @@ pub(super) fn engine(setup: &Setup<'_>) -> Result<(Model, Client, Join), Failure
     let temperature = temperature.map_err(|error| loading::from_gguf(&error))?;
     let file_name = metadata.opt_str("general.name").map_err(|error| loading::from_gguf(&error))?;
     let name = setup.name.or(file_name).unwrap_or(&opened.name);
-    let tokenizer = Arc::new(loading::tokenizer(&opened.gguf)?);
+    let tokenizer = loading::engine_tokenizer(&engine, &opened)?;
     let temperature = temperature.map_or(1.0, f64::from);
     let model = Model {
         name: name.split_whitespace().collect::<Vec<_>>().join("-"),
