@@ -286,6 +286,9 @@ pub struct Inspect {
     /// List every metadata key
     #[arg(long)]
     pub metadata: bool,
+    /// Read every value instead, and say whether all are finite numbers
+    #[arg(long, conflicts_with_all = ["tensors", "metadata", "json"])]
+    pub check: bool,
     /// One JSON object on standard output
     #[arg(long)]
     pub json: bool,

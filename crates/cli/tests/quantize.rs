@@ -203,6 +203,19 @@ fn what_must_not_be_written_is_refused() {
     }
 }
 
+/// What a disk or another program did to a tensor that was complete.
+fn flip_a_byte_of_the_first_tensor(partial: &Path) {
+    let bundled = std::fs::read(project("models/nano.gguf")).expect("the bundled model");
+    let gguf = Gguf::from_bytes(bundled.clone()).expect("the bundled model");
+    let first = gguf.bytes(&gguf.tensors()[0]).expect("a known type");
+    let at = bundled.windows(64).position(|part| part == &first[..64]).expect("it is in there");
+    let mut bytes = std::fs::read(partial).expect("it was being written");
+    assert_eq!(bytes[at..at + 64], first[..64], "the partial file has the header of the whole one");
+    bytes[at + 9] ^= 4;
+    std::fs::write(partial, bytes).expect("room for as much as before");
+}
+
+/// What was complete is kept if it still is what was written, and made again if not.
 #[test]
 fn a_killed_run_goes_on_where_it_was() {
     let input = checkpoint("killed");
@@ -220,6 +233,7 @@ fn a_killed_run_goes_on_where_it_was() {
     child.wait().expect("it ended");
     assert!(!output.exists(), "the file appears only when it is complete");
     assert!(journal.exists(), "tensors were finished before the kill");
+    flip_a_byte_of_the_first_tensor(&input.join("nano.gguf.partial"));
     text(&words(&input, &output, &[]));
     assert_same_files(&output, "models/nano.gguf");
     assert_same_files(&input.join("nano-mtp.gguf"), "models/nano-mtp.gguf");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{failure, ironstar, project, run, text};
+use common::{failure, folder, ironstar, project, run, text};
 use serde_json::Value;
 use std::io::Write;
 use std::process::Stdio;
@@ -159,11 +159,37 @@ fn tokens_go_both_ways() {
     assert_eq!(control(&["tokens", "a<think>b", "--raw"]), 1);
 }
 
+/// Damage that no header shows is found and named.
+#[test]
+fn inspect_reads_every_value() {
+    let whole = text(&["inspect", "--check"]);
+    assert!(whole.contains("all finite"), "{whole}");
+    let mut bytes = std::fs::read(project("models/nano.gguf")).expect("the bundled model");
+    let gguf = ironstar_gguf::Gguf::from_bytes(bytes.clone()).expect("the bundled model");
+    let is_floats = |t: &&ironstar_gguf::TensorInfo| t.kind.name() == "F32";
+    let norm = gguf.tensors().iter().find(is_floats).expect("norms are floats");
+    let data = gguf.bytes(norm).expect("a known type");
+    let at = bytes.windows(data.len()).position(|part| part == &data[..]).expect("inside");
+    bytes[at + 8..at + 12].copy_from_slice(&f32::NAN.to_le_bytes());
+    let damaged = folder("damaged").join("nano.gguf");
+    std::fs::write(&damaged, bytes).expect("room for 22 MB");
+    let (code, message) = failure(&["inspect", "--check", damaged.to_str().expect("a name")]);
+    assert_eq!(code, 2, "{message}");
+    let found = format!("{}: 1 values, the first at 2", norm.name);
+    assert!(message.contains(&found), "{message}");
+}
+
 #[test]
 fn inspect_and_help_are_complete() {
     let about: Value = serde_json::from_str(&text(&["inspect", "--json"])).expect("JSON");
     assert_eq!(about["shape"]["deepseek4.block_count"], 7);
     assert_eq!(about["tensors"].as_array().map(Vec::len), Some(212));
+    let drafter = project("models/nano-mtp.gguf");
+    let drafter = drafter.to_str().expect("a name");
+    let alone = text(&["inspect", drafter]);
+    assert!(alone.contains("deepseek4_mtp_support"), "{alone}");
+    let about: Value = serde_json::from_str(&text(&["inspect", drafter, "--json"])).expect("JSON");
+    assert!(about["shape"].is_null() && about["memory"].is_null(), "{about}");
     let man = text(&["man"]);
     for shell in ["bash", "zsh", "fish"] {
         let script = text(&["completions", shell]);

@@ -21,6 +21,7 @@ mod exchange;
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
 mod gpu;
 mod handles;
+mod memory;
 mod sample;
 
 pub use args::*;
@@ -33,6 +34,7 @@ pub use gpu::cuda::{
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
 pub use gpu::{Gpu, GpuConfig, GpuCounters};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
+pub use memory::{HostMemory, host_memory};
 pub use sample::{
     LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights, weights_from, weights_split,
 };

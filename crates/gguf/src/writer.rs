@@ -167,6 +167,16 @@ impl<W: Write + Seek> Writer<W> {
         Ok(start)
     }
 
+    /// Where the data of the announced tensor with this index starts in the file, and its length.
+    pub fn span(&mut self, index: usize) -> Result<(u64, u64), Error> {
+        let start = self.start_data()?;
+        let Some(tensor) = self.tensors.get(index) else {
+            let found = format!("tensor {index} is asked for");
+            return Err(wrong("data", &found, &format!("{} are announced", self.tensors.len())));
+        };
+        Ok((start + tensor.offset, tensor.bytes))
+    }
+
     /// Writes the next bytes of a tensor, which must be the first that is not complete. How its
     /// data is cut into calls makes no difference to the file.
     pub fn data(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {

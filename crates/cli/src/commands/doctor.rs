@@ -5,7 +5,9 @@ use crate::commands::gib;
 use crate::failure::Failure;
 use crate::flags::{Doctor, SynthMix};
 use crate::{bandwidth, loading, print};
-use ironstar_device::{CudaConfig, CudaDevice, Isa, cuda_devices, cuda_read_bandwidth};
+use ironstar_device::{
+    CudaConfig, CudaDevice, Isa, cuda_devices, cuda_read_bandwidth, host_memory,
+};
 use ironstar_model::deepseek_v4::{known, tensor_specs};
 use ironstar_model::{Model, Options, Shape};
 use std::fmt::Write as _;
@@ -45,7 +47,7 @@ struct Plan {
 pub fn run(flags: &Doctor) -> Result<(), Failure> {
     let host = Host {
         cores: loading::cores(),
-        memory: host_memory(),
+        memory: host_memory().map(|memory| memory.most),
         bandwidth: bandwidth::of_host(loading::cores()).wall,
     };
     let cards = match cuda_devices() {
@@ -230,37 +232,9 @@ fn rate(bytes_per_second: f64) -> String {
     format!("{:.1} GB/s", bytes_per_second / 1e9)
 }
 
-/// Bytes that this process may use: the machine's, or a container's limit.
-fn host_memory() -> Option<u64> {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let installed = read("/proc/meminfo").as_deref().and_then(memory_total).or_else(from_sysctl)?;
-    let limit = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse().ok());
-    Some(limit.map_or(installed, |limit: u64| limit.min(installed)))
-}
-
-/// `MemTotal` of Linux, in bytes.
-fn memory_total(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// What macOS and the BSDs say.
-fn from_sysctl() -> Option<u64> {
-    let output = std::process::Command::new("sysctl").args(["-n", "hw.memsize"]).output().ok()?;
-    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{CONTEXTS, memory_total, plans};
-
-    #[test]
-    fn linux_says_its_memory() {
-        let text = "MemTotal:       16384 kB\nMemFree:          100 kB\n";
-        assert_eq!(memory_total(text), Some(16 << 20));
-        assert_eq!(memory_total("MemFree: 1 kB"), None);
-        assert_eq!(memory_total("MemTotal: 99999999999999999999 kB"), None);
-    }
+    use super::{CONTEXTS, plans};
 
     /// A card of 141 GB holds the 2-bit Flash with its longest context, and no 4-bit one.
     #[test]

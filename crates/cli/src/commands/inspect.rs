@@ -2,10 +2,13 @@
 
 use crate::failure::Failure;
 use crate::flags::Inspect;
+use crate::progress::Progress;
 use crate::{loading, print};
 use ironstar_gguf::{Gguf, Metadata, TensorKind, Value};
+use ironstar_model::deepseek_v4::shape::ARCHITECTURE;
 use ironstar_model::deepseek_v4::{SparkShape, drafter_specs, tensor_specs, weight_plan};
 use ironstar_model::{Model, Options, PlanLine, Shape};
+use ironstar_quant::Format;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -18,25 +21,65 @@ const ENTRIES_MAX: usize = 128;
 /// Runs the command.
 pub fn run(flags: &Inspect) -> Result<(), Failure> {
     let opened = loading::open(flags.model.as_deref(), None)?;
-    let shape = Shape::from_metadata(opened.gguf.metadata())
-        .map_err(|error| loading::in_file(&opened.name, loading::from_model(error)))?;
-    if flags.ctx > shape.context {
-        return Err(Failure::caller(format!(
-            "--ctx {}: this model was made for at most {} tokens",
-            flags.ctx, shape.context
-        )));
+    if flags.check {
+        return check(&opened);
     }
-    let plan = memory_plan(&opened, &shape, flags.ctx)
-        .map_err(|failure| loading::in_file(&opened.name, failure))?;
+    let session = match architecture(&opened.gguf) {
+        Some(other) if other != ARCHITECTURE => None,
+        _ => Some(
+            Session::plan(&opened, flags.ctx)
+                .map_err(|failure| loading::in_file(&opened.name, failure))?,
+        ),
+    };
     if flags.json {
-        return print(json(&opened, &shape, &plan, flags).as_bytes());
+        return print(json(&opened, session.as_ref(), flags).as_bytes());
     }
+    print(text(&opened, session.as_ref(), flags).as_bytes())
+}
+
+fn architecture(gguf: &Gguf) -> Option<&str> {
+    gguf.metadata().opt_str("general.architecture").ok().flatten()
+}
+
+/// What a file that can be run alone is, and what that takes.
+struct Session {
+    shape: Shape,
+    plan: Vec<PlanLine>,
+}
+
+impl Session {
+    fn plan(opened: &loading::Opened, context: usize) -> Result<Self, Failure> {
+        let shape = Shape::from_metadata(opened.gguf.metadata()).map_err(loading::from_model)?;
+        if context > shape.context {
+            return Err(Failure::caller(format!(
+                "--ctx {context}: this model was made for at most {} tokens",
+                shape.context
+            )));
+        }
+        let plan = memory_plan(opened, &shape, context)?;
+        Ok(Session { shape, plan })
+    }
+}
+
+fn text(opened: &loading::Opened, session: Option<&Session>, flags: &Inspect) -> String {
     let mut text = String::new();
     let name = opened.gguf.metadata().opt_str("general.name").ok().flatten().unwrap_or("no name");
     let _ = writeln!(text, "{}: {name}", opened.name);
-    let _ = writeln!(text, "\nShape");
-    for (key, value) in shape.to_metadata() {
-        let _ = writeln!(text, "  {key:<46} {}", shown(&value));
+    match session {
+        Some(session) => {
+            let _ = writeln!(text, "\nShape");
+            for (key, value) in session.shape.to_metadata() {
+                let _ = writeln!(text, "  {key:<46} {}", shown(&value));
+            }
+        }
+        None => {
+            let found = architecture(&opened.gguf).unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "\nArchitecture {found}: nothing that runs alone here, where models of \
+                 {ARCHITECTURE} do; drafters are named beside one (--mtp-model)"
+            );
+        }
     }
     let _ = writeln!(text, "\nTensors by type");
     for (kind, (count, bytes)) in by_kind(&opened.gguf) {
@@ -56,13 +99,70 @@ pub fn run(flags: &Inspect) -> Result<(), Failure> {
             let _ = writeln!(text, "  {key:<46} {}", shown(value));
         }
     }
-    let _ = writeln!(text, "\nMemory for a session of {} tokens", flags.ctx);
-    for line in &plan {
-        let _ = writeln!(text, "  {:<28} {:>12}", line.what, mib(line.bytes));
+    if let Some(Session { plan, .. }) = session {
+        let _ = writeln!(text, "\nMemory for a session of {} tokens", flags.ctx);
+        for line in plan {
+            let _ = writeln!(text, "  {:<28} {:>12}", line.what, mib(line.bytes));
+        }
+        let sum = plan.iter().map(|line| line.bytes).sum();
+        let _ = writeln!(text, "  {:<28} {:>12}", "in all", mib(sum));
     }
-    let _ =
-        writeln!(text, "  {:<28} {:>12}", "in all", mib(plan.iter().map(|line| line.bytes).sum()));
-    print(text.as_bytes())
+    text
+}
+
+/// Values that are decoded at a time.
+const CHECKED_VALUES: usize = 1 << 20;
+
+/// Reads every value of every tensor and refuses those that are no numbers.
+fn check(opened: &loading::Opened) -> Result<(), Failure> {
+    let files: Vec<&Gguf> = std::iter::once(&opened.gguf).chain(opened.drafter.as_ref()).collect();
+    let tensors = || files.iter().flat_map(|file| file.tensors().iter().map(move |t| (*file, t)));
+    let total = tensors().filter_map(|(_, tensor)| tensor.byte_count()).sum();
+    let progress = Progress::new("checking", total, "bytes");
+    let (mut done, mut values, mut wrong) = (0, 0, Vec::new());
+    for (file, tensor) in tensors() {
+        progress.message(&tensor.name);
+        if let TensorKind::Block(format) = tensor.kind {
+            let bytes = file.bytes(tensor).map_err(|error| loading::from_gguf(&error))?;
+            let found = damaged(format, &bytes);
+            values += tensor.element_count();
+            if let Some((count, first)) = found {
+                wrong.push(format!("{}: {count} values, the first at {first}", tensor.name));
+            }
+        }
+        done += tensor.byte_count().unwrap_or(0);
+        progress.at(done);
+    }
+    drop(progress);
+    if wrong.is_empty() {
+        return print(format!("{}: {values} values, all finite\n", opened.name).as_bytes());
+    }
+    let message = format!(
+        "values that are no finite numbers; fetch or convert the file again:\n  {}",
+        wrong.join("\n  ")
+    );
+    Err(loading::in_file(&opened.name, Failure::caller(message)))
+}
+
+/// How many values of a tensor are not finite, and the index of the first.
+fn damaged(format: Format, bytes: &[u8]) -> Option<(usize, usize)> {
+    let info = format.info();
+    let part = (CHECKED_VALUES / info.block_elements).max(1);
+    let mut values = Vec::new();
+    let mut found = None;
+    let mut at = 0;
+    for blocks in bytes.chunks(part * info.block_bytes) {
+        values.resize(blocks.len() / info.block_bytes * info.block_elements, 0.0);
+        (info.decode)(blocks, &mut values);
+        let bad = values.iter().filter(|value| !value.is_finite()).count();
+        if bad > 0 {
+            let first = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
+            let (count, earliest) = found.unwrap_or((0, at + first));
+            found = Some((count + bad, earliest));
+        }
+        at += values.len();
+    }
+    found
 }
 
 /// Weights as they lie in the files, one session, and scratch.
@@ -100,20 +200,23 @@ fn by_kind(gguf: &Gguf) -> BTreeMap<String, (usize, u64)> {
     kinds
 }
 
-fn json(opened: &loading::Opened, shape: &Shape, plan: &[PlanLine], flags: &Inspect) -> String {
+fn json(opened: &loading::Opened, session: Option<&Session>, flags: &Inspect) -> String {
     let values = |entries: &[(String, Value)]| -> serde_json::Map<String, serde_json::Value> {
         entries.iter().map(|(key, value)| (key.clone(), json_of(value))).collect()
     };
     let tensors: Vec<serde_json::Value> = opened.gguf.tensors().iter().map(tensor_json).collect();
-    let lines: serde_json::Map<_, _> =
-        plan.iter().map(|line| (line.what.to_owned(), line.bytes.into())).collect();
+    let memory = session.map(|session| {
+        let lines: serde_json::Map<_, _> =
+            session.plan.iter().map(|line| (line.what.to_owned(), line.bytes.into())).collect();
+        serde_json::json!({ "context": flags.ctx, "bytes": lines })
+    });
     let metadata: &Metadata = opened.gguf.metadata();
     let object = serde_json::json!({
         "file": opened.name,
-        "shape": values(&shape.to_metadata()),
+        "shape": session.map(|session| values(&session.shape.to_metadata())),
         "metadata": values(metadata.entries()),
         "tensors": tensors,
-        "memory": { "context": flags.ctx, "bytes": lines },
+        "memory": memory,
     });
     format!("{object}\n")
 }

@@ -1,7 +1,8 @@
 //! Writing one file: atomic, and continued where a stopped run left it.
 //!
-//! Data goes to `OUTPUT.partial`; `OUTPUT.partial.json` says how many tensors are complete and
-//! safely on disk, and from what input. Only when all are there does the file get its name.
+//! Data goes to `OUTPUT.partial`; `OUTPUT.partial.json` says which tensors are complete and safely on
+//! disk, by the checksum of each, and from what input. A later run keeps those whose bytes still have
+//! that sum. Only when all are there does the file get its name.
 
 use super::encode::encode_rows;
 use super::plan::Planned;
@@ -13,7 +14,7 @@ use ironstar_gguf::{TensorKind, Value, Writer};
 use ironstar_model::deepseek_v4::TensorSpec;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Cursor, Read};
+use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Values that are decoded at a time: 1 MiB, however large a matrix is.
@@ -33,8 +34,8 @@ pub struct Job<'a> {
 struct Journal {
     /// The input, so that a partial file of another is not continued.
     input: String,
-    /// Tensors that are complete on disk.
-    done: usize,
+    /// CRC-32 of each tensor that is complete on disk, in order.
+    sums: Vec<u32>,
 }
 
 /// Bytes of a planned tensor.
@@ -44,35 +45,40 @@ pub fn bytes_of(planned: &Planned) -> u64 {
     planned.kind.bytes(&dims).unwrap_or(0)
 }
 
+fn total_of(job: &Job<'_>) -> u64 {
+    job.tensors.iter().map(bytes_of).sum()
+}
+
 /// Writes the file.
 pub fn write(job: &Job<'_>, source: &Source, input: &Path, threads: usize) -> Result<(), Failure> {
     let partial = with_ending(job.path, ".partial");
     let journal_path = with_ending(job.path, ".partial.json");
     let input = source.identity(input);
-    let header = header_of(job)?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let file =
         options.open(&partial).map_err(|error| Failure::file("creating", &partial, &error))?;
     lock(&file, &partial)?;
-    let done = resumable(&partial, &journal_path, &header, &input);
+    let sums = resumable(job, &file, &journal_path, &input)?;
+    let done = sums.len();
+    let mut journal = Journal { input, sums };
     if done == 0 {
         file.set_len(0).map_err(|error| Failure::file("emptying", &partial, &error))?;
     }
+    (&file).rewind().map_err(|error| Failure::file("reading", &partial, &error))?;
     let mut writer = announced(job, &file)?;
     writer.skip(done).map_err(|error| loading::from_gguf(&error))?;
 
-    let total = job.tensors.iter().map(bytes_of).sum();
-    let progress = Progress::new("writing", total, "bytes");
+    let progress = Progress::new("writing", total_of(job), "bytes");
     let mut written: u64 = job.tensors[..done].iter().map(bytes_of).sum();
     for (index, planned) in job.tensors.iter().enumerate().skip(done) {
         progress.message(&planned.spec.name);
-        write_tensor(&mut writer, planned, source, threads)?;
+        journal.sums.push(write_tensor(&mut writer, planned, source, threads)?);
         written += bytes_of(planned);
         progress.at(written);
         if index + 1 < job.tensors.len() {
             file.sync_data().map_err(|error| Failure::file("writing", &partial, &error))?;
-            save_journal(&journal_path, &Journal { input: input.clone(), done: index + 1 })?;
+            save_journal(&journal_path, &journal)?;
         }
     }
     writer.finish().map_err(|error| loading::from_gguf(&error))?;
@@ -116,18 +122,23 @@ fn is_at(_: &File, path: &Path) -> bool {
     path.exists()
 }
 
+/// Writes a tensor and gives its checksum.
 fn write_tensor(
     writer: &mut Writer<&File>,
     planned: &Planned,
     source: &Source,
     threads: usize,
-) -> Result<(), Failure> {
+) -> Result<u32, Failure> {
     let spec = &planned.spec;
-    let mut put =
-        |bytes: &[u8]| writer.data(&spec.name, bytes).map_err(|error| loading::from_gguf(&error));
+    let mut sum = crc32fast::Hasher::new();
+    let mut put = |bytes: &[u8]| {
+        sum.update(bytes);
+        writer.data(&spec.name, bytes).map_err(|error| loading::from_gguf(&error))
+    };
     let kind = planned.kind;
     if let Some(bytes) = source.stored_as(spec, kind)? {
-        return put(&bytes);
+        put(&bytes)?;
+        return Ok(sum.finalize());
     }
     for index in 0..spec.stack() {
         match (source.imported(spec, index, kind)?, kind) {
@@ -150,7 +161,7 @@ fn write_tensor(
             }
         }
     }
-    Ok(())
+    Ok(sum.finalize())
 }
 
 /// Refuses what is no number: an encoder would make one of it.
@@ -169,7 +180,7 @@ fn check_numbers(
 }
 
 /// A writer that knows all keys and tensors of the job.
-fn announced<W: std::io::Write + std::io::Seek>(
+fn announced<W: Write + Seek>(
     job: &Job<'_>,
     out: W,
 ) -> Result<Writer<W>, Failure> {
@@ -186,20 +197,49 @@ fn announced<W: std::io::Write + std::io::Seek>(
     Ok(writer)
 }
 
-fn header_of(job: &Job<'_>) -> Result<Vec<u8>, Failure> {
-    let mut header = Cursor::new(Vec::new());
-    announced(job, &mut header)?.start_data().map_err(|error| loading::from_gguf(&error))?;
-    Ok(header.into_inner())
-}
-
-/// How many tensors of a partial file can be kept: none unless header and input are the same.
-fn resumable(partial: &Path, journal: &Path, header: &[u8], input: &str) -> usize {
+/// Checksums of the tensors of a partial file that can be kept: none unless header and input are
+/// the same, then as many as are what was written.
+fn resumable(job: &Job<'_>, file: &File, journal: &Path, input: &str) -> Result<Vec<u32>, Failure> {
     let saved =
         std::fs::read(journal).ok().and_then(|text| serde_json::from_slice::<Journal>(&text).ok());
-    let Some(saved) = saved.filter(|saved| saved.input == input) else { return 0 };
+    let Some(Journal { mut sums, .. }) = saved.filter(|saved| saved.input == input) else {
+        return Ok(Vec::new());
+    };
+    sums.truncate(job.tensors.len());
+    let mut header = Cursor::new(Vec::new());
+    let mut layout = announced(job, &mut header)?;
+    let spans: Result<Vec<_>, _> = (0..sums.len()).map(|index| layout.span(index)).collect();
+    let spans = spans.map_err(|error| loading::from_gguf(&error))?;
+    let header = header.into_inner();
     let mut found = vec![0; header.len()];
-    let same = File::open(partial).and_then(|mut file| file.read_exact(&mut found)).is_ok();
-    if same && found == header { saved.done } else { 0 }
+    if (&*file).read_exact(&mut found).is_err() || found != header {
+        return Ok(Vec::new());
+    }
+    let progress = Progress::new("checking", spans.iter().map(|span| span.1).sum(), "bytes");
+    let mut checked = 0;
+    for (index, (start, bytes)) in spans.into_iter().enumerate() {
+        if sum_of(file, start, bytes).ok() != Some(sums[index]) {
+            sums.truncate(index);
+            break;
+        }
+        checked += bytes;
+        progress.at(checked);
+    }
+    Ok(sums)
+}
+
+/// CRC-32 of a part of a file.
+fn sum_of(mut file: &File, start: u64, bytes: u64) -> std::io::Result<u32> {
+    file.seek(SeekFrom::Start(start))?;
+    let mut sum = crc32fast::Hasher::new();
+    let (mut left, mut slab) = (bytes, vec![0; SLAB_VALUES]);
+    while left > 0 {
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(slab.len());
+        file.read_exact(&mut slab[..length])?;
+        sum.update(&slab[..length]);
+        left -= length as u64;
+    }
+    Ok(sum.finalize())
 }
 
 fn save_journal(path: &Path, journal: &Journal) -> Result<(), Failure> {
