@@ -12,6 +12,7 @@ use crate::format::{Activation, Dot, Format};
 pub const SHARDS: usize = 8;
 
 /// Blocks of shard `shard`: of n blocks, shard i has floor(i n/8) .. floor((i+1) n/8).
+#[inline]
 pub fn shard_blocks(blocks: usize, shard: usize) -> Range<usize> {
     assert!(shard < SHARDS, "shard {shard} of {SHARDS}");
     // floor(i n/8) without forming i * n, which could overflow.
@@ -22,6 +23,7 @@ pub fn shard_blocks(blocks: usize, shard: usize) -> Range<usize> {
 
 /// [`shard_blocks`] of a part of a row: `blocks` blocks that are `shards` of the eight (1, 2, 4 or
 /// 8). Where the row's blocks divide by the number of such parts, these are the same blocks.
+#[inline]
 pub fn part_blocks(blocks: usize, shards: usize, shard: usize) -> Range<usize> {
     assert!(shard < shards && shards <= SHARDS, "shard {shard} of {shards}");
     let (each, rest) = (blocks / shards, blocks % shards);
@@ -30,6 +32,7 @@ pub fn part_blocks(blocks: usize, shards: usize, shard: usize) -> Range<usize> {
 }
 
 /// The subtree of [`tree8`] over 1, 2, 4 or 8 neighbouring shards.
+#[inline]
 pub fn subtree(parts: &[f32]) -> f32 {
     match *parts {
         [a] => a,
@@ -41,12 +44,14 @@ pub fn subtree(parts: &[f32]) -> f32 {
 }
 
 /// Adds eight parts: ((0+1)+(2+3))+((4+5)+(6+7)).
+#[inline]
 pub fn tree8(parts: &[f32; 8]) -> f32 {
     let [a, b, c, d, e, f, g, h] = *parts;
     tree4(&[a, b, c, d]) + tree4(&[e, f, g, h])
 }
 
 /// Adds four parts: (0+1)+(2+3).
+#[inline]
 pub fn tree4(parts: &[f32; 4]) -> f32 {
     (parts[0] + parts[1]) + (parts[2] + parts[3])
 }

@@ -23,8 +23,7 @@ pub enum Isa {
 
 impl Isa {
     /// All instruction sets, slowest first.
-    pub const ALL: [Isa; 6] =
-        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon, Isa::I8mm];
+    pub const ALL: [Isa; 6] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx, Isa::Neon, Isa::I8mm];
 
     /// Those that this machine has, slowest first.
     pub fn available() -> impl Iterator<Item = Isa> {

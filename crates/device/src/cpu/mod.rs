@@ -26,7 +26,7 @@ use crate::*;
 use ironstar_quant::SHARDS;
 pub use isa::Isa;
 use pool::Pool;
-use product::Weights;
+use product::{Packed, Weights};
 use reference::Scratch;
 use steps::Rows;
 use store::{Ask, Store};
@@ -50,6 +50,7 @@ pub struct Cpu {
     pool: Pool,
     store: Store,
     matrices: Vec<(Matrix, Weights)>,
+    packed: Packed,
     ropes: rope::Tables,
     rows: Rows,
     counters: Counters,
@@ -67,6 +68,7 @@ impl Cpu {
             pool: Pool::new(config.threads),
             store: Store::default(),
             matrices: Vec::new(),
+            packed: Packed::default(),
             ropes: rope::Tables::default(),
             rows: Rows::default(),
             counters: Counters::default(),
@@ -201,7 +203,8 @@ impl Backend for Cpu {
             wanted: 1,
         })?;
         let matrix = Matrix { id, format, rows, columns, stack };
-        let weights = Weights::new(&source, &self.config, &self.pool)?.of_shards(shards);
+        let weights =
+            Weights::new(&source, &self.config, &self.pool, &mut self.packed)?.of_shards(shards);
         self.matrices.push((matrix, weights));
         Ok(matrix)
     }

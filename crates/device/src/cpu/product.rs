@@ -5,14 +5,16 @@
 
 use super::CpuConfig;
 use super::isa::Isa;
-use super::packed::layout::{Line, Plan, bytes_of, bytes_of_mut, zeroed_lines};
+use super::packed::layout::{Lines, Plan};
 use super::packed::tile::{INPUTS, Part, Sink};
 use super::packed::{TILE_ROWS, TileFn, kernel};
 use super::pool::Pool;
 use super::share::Pieces;
 use crate::{Error, MatrixSource, SharedBytes};
 use ironstar_quant::{Activation, Format, Int8Blocks, Row, SHARDS, dot_part, subtree, tree4};
+use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::{Arc, Weak};
 
 pub(crate) use super::packed::inputs::Inputs;
 
@@ -28,12 +30,49 @@ pub(crate) struct Weights {
     layout: Layout,
 }
 
+/// Which bytes were packed as what: a matrix that comes with the same [`SharedBytes`] as an earlier
+/// one shares its tiles.
+///
+/// The handle is what makes two sources the same. An address alone would not: other bytes can come
+/// to lie there.
+#[derive(Default)]
+pub(crate) struct Packed {
+    known: HashMap<(*const (), Shape), (Weak<dyn AsRef<[u8]> + Send + Sync>, Weak<Lines>)>,
+}
+
+// SAFETY: the addresses are compared and never followed.
+unsafe impl Send for Packed {}
+
+/// Shape of a stack of matrices.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    format: Format,
+    stack: usize,
+    rows: usize,
+    columns: usize,
+}
+
+impl Packed {
+    fn find(&self, bytes: &SharedBytes, shape: Shape) -> Option<Arc<Lines>> {
+        let (source, lines) = self.known.get(&(Arc::as_ptr(bytes).cast(), shape))?;
+        // While a weak handle lives its address is not given to anything else.
+        source.upgrade()?;
+        lines.upgrade()
+    }
+
+    fn keep(&mut self, bytes: &SharedBytes, shape: Shape, lines: &Arc<Lines>) {
+        self.known.retain(|_, (source, _)| source.strong_count() > 0);
+        let value = (Arc::downgrade(bytes), Arc::downgrade(lines));
+        self.known.insert((Arc::as_ptr(bytes).cast(), shape), value);
+    }
+}
+
 /// How weights lie in memory.
 enum Layout {
     /// As in the file and in place, multiplied by the scalar dots.
     File(SharedBytes),
     /// Copied into tiles (`packed`): the bytes of the file, permuted.
-    Tiles { kernel: TileFn, plan: Plan, lines: Vec<Line> },
+    Tiles { kernel: TileFn, plan: Plan, lines: Arc<Lines> },
     /// As in the file and in place; a tile is decoded to floats whenever it is used. For checking.
     Decoded { kernel: TileFn, plan: Plan, bytes: SharedBytes },
 }
@@ -68,7 +107,12 @@ pub(crate) struct Job<'a> {
 
 impl Weights {
     /// Makes the matrix resident. The caller has checked that the bytes fit the shape.
-    pub fn new(source: &MatrixSource<'_>, config: &CpuConfig, pool: &Pool) -> Result<Self, Error> {
+    pub fn new(
+        source: &MatrixSource<'_>,
+        config: &CpuConfig,
+        pool: &Pool,
+        packed: &mut Packed,
+    ) -> Result<Self, Error> {
         let &MatrixSource { format, rows, columns, stack, .. } = source;
         let bytes = source.bytes.clone();
         let found = (*bytes).as_ref().len();
@@ -87,12 +131,20 @@ impl Weights {
         let layout = match (kernel(isa, stored), Plan::new(stored, columns)) {
             (Some(kernel), Some(plan)) if decoded => Layout::Decoded { kernel, plan, bytes },
             (Some(kernel), Some(plan)) => {
-                let lines = pack(&plan, (*bytes).as_ref(), [stack, rows, row_bytes], pool);
-                let lines = lines.ok_or_else(|| Error::Memory {
-                    device: "cpu",
-                    what: source.name.to_owned(),
-                    wanted: found as u64,
-                })?;
+                let shape = Shape { format, stack, rows, columns };
+                let lines = match packed.find(&bytes, shape) {
+                    Some(lines) => lines,
+                    None => {
+                        let lines = pack(&plan, (*bytes).as_ref(), [stack, rows, row_bytes], pool);
+                        let lines = Arc::new(lines.ok_or_else(|| Error::Memory {
+                            device: "cpu",
+                            what: source.name.to_owned(),
+                            wanted: found as u64,
+                        })?);
+                        packed.keep(&bytes, shape, &lines);
+                        lines
+                    }
+                };
                 Layout::Tiles { kernel, plan, lines }
             }
             _ => Layout::File(bytes),
@@ -135,8 +187,8 @@ impl Weights {
                 decode(self.file_row((**bytes).as_ref(), stack, row), out);
             }
             Layout::Tiles { plan, lines, .. } => {
-                let tile = &self.tiles(plan, bytes_of(lines), stack)
-                    [row / TILE_ROWS * plan.tile_bytes..][..plan.tile_bytes];
+                let tile = &self.tiles(plan, lines, stack)[row / TILE_ROWS * plan.tile_bytes..]
+                    [..plan.tile_bytes];
                 let mut bytes = vec![0; self.row_bytes];
                 plan.unpack_row(tile, row % TILE_ROWS, &mut bytes);
                 decode(&bytes, out);
@@ -157,16 +209,16 @@ impl Weights {
 }
 
 /// Copies a stack of matrices into tiles; `None` if there is no memory.
-fn pack(plan: &Plan, from: &[u8], shape: [usize; 3], pool: &Pool) -> Option<Vec<Line>> {
+fn pack(plan: &Plan, from: &[u8], shape: [usize; 3], pool: &Pool) -> Option<Lines> {
     let [stack, rows, row_bytes] = shape;
     let tiles = rows.div_ceil(TILE_ROWS);
     let all = stack.checked_mul(tiles)?;
     let bytes = all.checked_mul(plan.tile_bytes)?;
-    let mut lines = zeroed_lines(bytes / size_of::<Line>())?;
+    let mut lines = Lines::zeroed(bytes)?;
     if bytes == 0 {
         return Some(lines);
     }
-    let pieces = Pieces::new(bytes_of_mut(&mut lines), plan.tile_bytes);
+    let pieces = Pieces::new(&mut lines, plan.tile_bytes);
     let parts = all.min(pool.threads() * 8);
     pool.run(parts, &|part| {
         for tile in cut(all, parts, part) {
@@ -293,19 +345,19 @@ impl<'a> Task<'a> {
         match &weights.layout {
             Layout::File(bytes) => self.run_scalar((**bytes).as_ref(), tiles, inputs),
             Layout::Tiles { kernel, plan, lines } => {
-                let bytes = weights.tiles(plan, bytes_of(lines), self.stack);
+                let bytes = weights.tiles(plan, lines, self.stack);
                 // SAFETY: the kernel was chosen for this machine; `new` checked what `Part` asks,
                 // and parts are pairs of different tiles and inputs.
                 unsafe { kernel(&self.part(plan, bytes, 0, tiles, inputs)) }
             }
             Layout::Decoded { kernel, plan, bytes } => {
-                let Some(mut lines) = zeroed_lines(plan.tile_bytes / size_of::<Line>()) else {
+                let Some(mut lines) = Lines::zeroed(plan.tile_bytes) else {
                     return self.run_scalar((**bytes).as_ref(), tiles, inputs);
                 };
                 for tile in tiles {
-                    self.decode_tile((**bytes).as_ref(), plan, tile, bytes_of_mut(&mut lines));
+                    self.decode_tile((**bytes).as_ref(), plan, tile, &mut lines);
                     let tiles = tile..tile + 1;
-                    let part = self.part(plan, bytes_of(&lines), tile, tiles, inputs.clone());
+                    let part = self.part(plan, &lines, tile, tiles, inputs.clone());
                     // SAFETY: as above.
                     unsafe { kernel(&part) }
                 }

@@ -8,7 +8,9 @@
 
 use super::TILE_ROWS;
 use ironstar_quant::Format;
-use std::alloc::{Layout, alloc_zeroed};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 
 /// A cache line: the alignment of tiles and of their fields.
 pub(crate) const LINE: usize = 64;
@@ -91,15 +93,21 @@ impl Plan {
         });
     }
 
+    /// Block by block, so that the lines that the rows share stay in the first-level cache; blocks of
+    /// one unit, which float formats have, a run at a time.
     fn pack_field<const UNIT: usize>(&self, field: &Field, rows: &[u8], tile: &mut [u8]) {
+        const RUN: usize = 64;
+        let run = if self.block_bytes == UNIT { RUN } else { 1 };
         let row_bytes = self.blocks * self.block_bytes;
-        let tile = tile.as_chunks_mut::<UNIT>().0.as_chunks_mut::<TILE_ROWS>().0;
-        for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
-            let blocks = bytes.chunks_exact(self.block_bytes);
-            for (block, tile) in blocks.zip(tile.chunks_exact_mut(field.count)) {
-                let units = block[field.offset..].as_chunks::<UNIT>().0;
-                for (unit, rows) in units.iter().zip(tile) {
-                    rows[row] = *unit;
+        let (units, _) = tile.as_chunks_mut::<UNIT>();
+        let (units, _) = units.as_chunks_mut::<TILE_ROWS>();
+        let units = &mut units[..self.blocks * field.count];
+        for (at, units) in units.chunks_mut(run * field.count).enumerate() {
+            let start = at * run * self.block_bytes + field.offset;
+            for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
+                let from = bytes[start..].as_chunks::<UNIT>().0;
+                for (to, unit) in units.iter_mut().zip(from) {
+                    to[row] = *unit;
                 }
             }
         }
@@ -135,37 +143,77 @@ impl Plan {
     }
 }
 
-/// Sixty-four bytes, aligned.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(crate) struct Line(pub [u8; LINE]);
+/// Zeroed memory on a cache line, on huge pages where the system gives them: weights are streamed,
+/// and a page table walk every 4 KiB would cost a part of the read rate.
+pub(crate) struct Lines {
+    /// What the allocator gave.
+    base: NonNull<u8>,
+    layout: Layout,
+    /// The first aligned byte, and how many are used.
+    start: NonNull<u8>,
+    len: usize,
+}
 
-/// Zeroed lines; `None` if there is no memory.
-pub(crate) fn zeroed_lines(count: usize) -> Option<Vec<Line>> {
-    let layout = Layout::array::<Line>(count).ok()?;
-    if layout.size() == 0 {
-        return Some(Vec::new());
+// SAFETY: the memory belongs to this value alone, like that of a `Vec<u8>`.
+unsafe impl Send for Lines {}
+// SAFETY: as above.
+unsafe impl Sync for Lines {}
+
+impl Lines {
+    /// So many zero bytes; `None` if there is no memory.
+    pub fn zeroed(len: usize) -> Option<Self> {
+        let align = if len >= HUGE { HUGE } else { LINE };
+        // Aligned by hand: of a small alignment the allocator gives fresh pages without touching
+        // them, so that whoever fills a page is the first to touch it.
+        let layout = Layout::from_size_align(len.checked_add(align)?, 1).ok()?;
+        // SAFETY: the layout is not empty.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let offset = base.align_offset(align);
+        // SAFETY: at most `align - 1` bytes on, which were asked for.
+        let start = unsafe { base.add(offset) };
+        if len >= HUGE {
+            advise_huge(start, len);
+        }
+        Some(Lines { base, layout, start, len })
     }
-    // SAFETY: the layout is not empty.
-    let start = unsafe { alloc_zeroed(layout) }.cast::<Line>();
-    if start.is_null() {
-        return None;
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this layout.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
-    // SAFETY: allocated by the global allocator with the layout of `count` lines, all of them zero
-    // bytes, which is a valid value.
-    Some(unsafe { Vec::from_raw_parts(start, count, count) })
 }
 
-/// Lines as bytes.
-pub(crate) fn bytes_of(lines: &[Line]) -> &[u8] {
-    const { assert!(size_of::<Line>() == LINE) };
-    // SAFETY: a `Line` is an array of bytes without padding, by the assertion.
-    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LINE) }
+impl Deref for Lines {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` initialised bytes from `start` on are part of the allocation.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
 }
 
-/// Lines as bytes to write.
-pub(crate) fn bytes_of_mut(lines: &mut [Line]) -> &mut [u8] {
-    const { assert!(size_of::<Line>() == LINE) };
-    // SAFETY: as in `bytes_of`; any bytes are a valid `Line`, and the borrow is exclusive.
-    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LINE) }
+impl DerefMut for Lines {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
 }
+
+/// Size of a huge page, and of the smallest allocation that is worth one.
+const HUGE: usize = 2 << 20;
+
+/// Asks for huge pages; a system that has none says so, and nothing else happens.
+#[cfg(target_os = "linux")]
+fn advise_huge(start: NonNull<u8>, len: usize) {
+    unsafe extern "C" {
+        fn madvise(start: *mut u8, len: usize, advice: i32) -> i32;
+    }
+    const MADV_HUGEPAGE: i32 = 14;
+    // SAFETY: whole pages of an allocation of our own; the advice changes no contents.
+    unsafe { madvise(start.as_ptr(), len / HUGE * HUGE, MADV_HUGEPAGE) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise_huge(_: NonNull<u8>, _: usize) {}

@@ -91,6 +91,8 @@ unsafe fn piece_of(x: *const Record256, piece: usize) -> *const i8 {
     unsafe { (&raw const (*x).codes).cast::<i8>().add(piece * 16) }
 }
 
+// Loops over rows below count: an iterator over an array of pointers by value copies it to memory.
+
 /// J: the sum over pieces of minimum times the sum of x.
 ///
 /// # Safety
@@ -105,14 +107,14 @@ unsafe fn minimum_sums<S: Simd, F: Super, const R: usize>(
         let mut j = [S::splat(0); R];
         for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
             let (even, odd) = (S::even_bytes(minimums), S::odd_bytes(minimums));
-            for (j, x) in j.iter_mut().zip(x) {
+            for r in 0..R {
                 let sums: *const i16 = if F::PIECES == 1 {
-                    (&raw const (*x).sums_16).cast()
+                    (&raw const (*x[r]).sums_16).cast()
                 } else {
-                    (&raw const (*x).sums_32).cast()
+                    (&raw const (*x[r]).sums_32).cast()
                 };
-                *j = S::madd16(*j, even, S::broadcast(sums.add(quad * 4).cast()));
-                *j = S::madd16(*j, odd, S::broadcast(sums.add(quad * 4 + 2).cast()));
+                j[r] = S::madd16(j[r], even, S::broadcast(sums.add(quad * 4).cast()));
+                j[r] = S::madd16(j[r], odd, S::broadcast(sums.add(quad * 4 + 2).cast()));
             }
         }
         j
@@ -143,24 +145,24 @@ unsafe fn product_sums<S: Simd, F: Super, const R: usize>(
                     let scale = S::and(scale, S::splat(0xffff));
                     for piece in first..first + F::PIECES {
                         let codes = F::codes::<S>(words, piece);
-                        for (sum, x) in sums.iter_mut().zip(x) {
-                            let dot = S::dot16::<F>(S::splat(0), &codes, piece_of(x, piece));
-                            *sum = S::madd16(*sum, dot, scale);
+                        for r in 0..R {
+                            let dot = S::dot16::<F>(S::splat(0), &codes, piece_of(x[r], piece));
+                            sums[r] = S::madd16(sums[r], dot, scale);
                         }
                     }
                 } else if F::PIECES == 1 {
                     let codes = F::codes::<S>(words, first);
-                    for (sum, x) in sums.iter_mut().zip(x) {
-                        let dot = S::dot16::<F>(S::splat(0), &codes, piece_of(x, first));
-                        *sum = S::add(*sum, S::mul(dot, scale));
+                    for r in 0..R {
+                        let dot = S::dot16::<F>(S::splat(0), &codes, piece_of(x[r], first));
+                        sums[r] = S::add(sums[r], S::mul(dot, scale));
                     }
                 } else {
                     let codes = [F::codes::<S>(words, first), F::codes::<S>(words, first + 1)];
-                    for (sum, x) in sums.iter_mut().zip(x) {
-                        let x = piece_of(x, first);
+                    for r in 0..R {
+                        let x = piece_of(x[r], first);
                         let dot = S::dot16::<F>(S::splat(0), &codes[0], x);
                         let dot = S::dot16::<F>(dot, &codes[1], x.add(16));
-                        *sum = S::add(*sum, S::mul(dot, scale));
+                        sums[r] = S::add(sums[r], S::mul(dot, scale));
                     }
                 }
             }
@@ -426,13 +428,13 @@ impl IntFormat for Iq2Xxs {
                 let codes = S::group_codes(word::<S>(words, 2 * group), signs);
                 // Twice the upper four bits, plus one.
                 let scale = S::or(S::and(S::shr(signs, 27), S::splat(0x1e)), S::splat(1));
-                for (i, x) in i.iter_mut().zip(x) {
-                    let woven = (&raw const (*x).codes).cast::<i8>().add(32 * group);
+                for r in 0..R {
+                    let woven = (&raw const (*x[r]).codes).cast::<i8>().add(32 * group);
                     // What the codes are too large by is in what the dot starts from.
-                    let offset = (&raw const (*x).offsets).cast::<i32>().add(group);
+                    let offset = (&raw const (*x[r]).offsets).cast::<i32>().add(group);
                     let dot = S::dot16::<Self>(S::broadcast(offset.cast()), &codes[0], woven);
                     let dot = S::dot16::<Self>(dot, &codes[1], woven.add(16));
-                    *i = S::add(*i, S::mul(dot, scale));
+                    i[r] = S::add(i[r], S::mul(dot, scale));
                 }
             }
             let d = S::mul_f32(half::<S>(fields[1], block), S::splat_f32(0.125));

@@ -352,6 +352,9 @@ unsafe fn float_inputs<S: Simd, F: FloatFormat>(
     let mut scratch = &mut scratch[..];
     // SAFETY: the caller's promise; inputs stay in the part's range.
     unsafe {
+        while S::FLOAT_ROWS >= 6 && inputs.len() >= 6 {
+            scratch = float_halves::<S, F, 6>(vector, &mut inputs, &shards, scratch);
+        }
         while S::FLOAT_ROWS >= 3 && inputs.len() >= 3 {
             scratch = float_rows::<S, F, 3>(vector, &mut inputs, &shards, scratch);
         }
@@ -395,13 +398,13 @@ unsafe fn float_rows<'a, S: Simd, F: FloatFormat, const R: usize>(
             let mut k = elements.start;
             while k + 8 <= elements.end {
                 for lane in 0..8 {
-                    float_step::<S, F, R>(vector, &values, k + lane, lane, &mut acc);
+                    float_step::<S, F, R, 8>(vector, &values, k + lane, lane, &mut acc);
                 }
                 k += 8;
             }
             for lane in 0..8 {
                 if k + lane < elements.end {
-                    float_step::<S, F, R>(vector, &values, k + lane, lane, &mut acc);
+                    float_step::<S, F, R, 8>(vector, &values, k + lane, lane, &mut acc);
                 }
             }
             for (to, a) in to.iter_mut().zip(&acc) {
@@ -415,17 +418,68 @@ unsafe fn float_rows<'a, S: Simd, F: FloatFormat, const R: usize>(
     rest
 }
 
+/// [`float_rows`] in two passes of four lanes each, so that the registers hold twice as many inputs
+/// and a loaded weight meets all of them. The tree adds four lanes first anyway.
+///
+/// # Safety
+/// As for [`int_inputs`].
+#[inline(always)]
+unsafe fn float_halves<'a, S: Simd, F: FloatFormat, const R: usize>(
+    vector: &Vector<'_>,
+    inputs: &mut Range<usize>,
+    shards: &Range<usize>,
+    scratch: &'a mut [[MaybeUninit<S::F>; SHARDS]],
+) -> &'a mut [[MaybeUninit<S::F>; SHARDS]] {
+    let x = vector.part.x;
+    let values: [_; R] =
+        std::array::from_fn(|r| x.values(vector.input(inputs.start + r).1).as_ptr());
+    inputs.start += R;
+    let (to, rest) = scratch.split_at_mut(R);
+    // SAFETY: the machine has `S`; elements are below `columns`, as many as values and tile have.
+    unsafe {
+        for shard in shards.clone() {
+            let elements = shard_elements(x.columns(), vector.part.shards, shard);
+            let mut low = [S::zero(); R];
+            for half in [0, 4] {
+                let mut acc = [[S::zero(); 4]; R];
+                let mut k = elements.start + half;
+                while k + 4 <= elements.end {
+                    for lane in 0..4 {
+                        float_step::<S, F, R, 4>(vector, &values, k + lane, lane, &mut acc);
+                    }
+                    k += 8;
+                }
+                for lane in 0..4 {
+                    if k + lane < elements.end {
+                        float_step::<S, F, R, 4>(vector, &values, k + lane, lane, &mut acc);
+                    }
+                }
+                for ((to, low), a) in to.iter_mut().zip(&mut low).zip(&acc) {
+                    // Written out, as in `emit`.
+                    let sum = S::add_f32(S::add_f32(a[0], a[1]), S::add_f32(a[2], a[3]));
+                    if half == 0 {
+                        *low = sum;
+                    } else {
+                        to[shard].write(S::add_f32(*low, sum));
+                    }
+                }
+            }
+        }
+    }
+    rest
+}
+
 /// Element `k` of `R` inputs.
 ///
 /// # Safety
 /// The machine has `S`; element `k` is in the tile and in the values.
 #[inline(always)]
-unsafe fn float_step<S: Simd, F: FloatFormat, const R: usize>(
+unsafe fn float_step<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
     vector: &Vector<'_>,
     values: &[*const f32; R],
     k: usize,
     lane: usize,
-    acc: &mut [[S::F; 8]; R],
+    acc: &mut [[S::F; L]; R],
 ) {
     // SAFETY: the caller's promise.
     unsafe {

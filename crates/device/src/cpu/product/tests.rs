@@ -186,7 +186,9 @@ fn check_width(format: Format, columns: usize, float_products: bool, wild: bool)
     for isa in Isa::available() {
         for rows in [1, 15, 16, 17, 64] {
             let source = source(format, rows, columns, 1, &bytes[..rows * row_bytes]);
-            let weights = Weights::new(&source, &config(isa, float_products), &pool).expect("fits");
+            let weights =
+                Weights::new(&source, &config(isa, float_products), &pool, &mut Packed::default())
+                    .expect("fits");
             for n in [1, 2, 3, 5, 8, 33] {
                 if isa == Isa::Scalar && n > 3 {
                     continue; // the definition against itself
@@ -230,7 +232,8 @@ fn more_inputs_than_a_part_takes() {
         let wanted: Vec<f32> = wanted.iter().flatten().map(tree8).collect();
         for isa in Isa::available() {
             let source = source(format, rows, columns, 1, &bytes);
-            let weights = Weights::new(&source, &config(isa, false), &pool).expect("fits");
+            let weights = Weights::new(&source, &config(isa, false), &pool, &mut Packed::default())
+                .expect("fits");
             let x = inputs(&pool, weights.activation(), &x, columns);
             let mut out = vec![f32::NAN; n * rows];
             let out_tree = Output::Tree(&mut out);
@@ -289,7 +292,9 @@ fn extremes_of_integers_do_not_overflow() {
                 let wanted = expect_shards(format, &bytes, 512, &x, false);
                 for isa in Isa::available() {
                     let source = source(format, 1, 512, 1, &bytes);
-                    let weights = Weights::new(&source, &config(isa, false), &pool).expect("fits");
+                    let weights =
+                        Weights::new(&source, &config(isa, false), &pool, &mut Packed::default())
+                            .expect("fits");
                     let x = inputs(&pool, weights.activation(), &x, 512);
                     let mut out = [0.0];
                     let out_tree = Output::Tree(&mut out);
@@ -314,7 +319,8 @@ fn rows_are_read_back_as_they_were() {
             for float_products in [false, true] {
                 let source = source(format, rows, columns, stack, &bytes);
                 let config = config(isa, float_products);
-                let weights = Weights::new(&source, &config, &pool).expect("fits");
+                let weights =
+                    Weights::new(&source, &config, &pool, &mut Packed::default()).expect("fits");
                 assert_eq!(weights.bytes_per_matrix(), (rows * row_bytes) as u64);
                 for row in 0..stack * rows {
                     let (mut found, mut wanted) = (vec![0.0; columns], vec![0.0; columns]);
@@ -338,6 +344,57 @@ fn fields_of_a_block_are_all_its_bytes() {
     }
 }
 
+/// Tiles of a matrix, where its instruction set has them.
+fn tiles_of(weights: &Weights) -> Option<*const u8> {
+    match &weights.layout {
+        Layout::Tiles { lines, .. } => Some(lines.as_ptr()),
+        _ => None,
+    }
+}
+
+#[test]
+fn matrices_of_one_handle_are_packed_once() {
+    let pool = Pool::new(1);
+    let bytes = random_rows(Format::Q8_0, 48, 64, true, 5);
+    for isa in Isa::available() {
+        let mut packed = Packed::default();
+        let mut made = |rows, columns, bytes: &SharedBytes| {
+            let bytes = bytes.clone();
+            let source =
+                MatrixSource { name: "m", format: Format::Q8_0, rows, columns, stack: 1, bytes };
+            Weights::new(&source, &config(isa, false), &pool, &mut packed).expect("fits")
+        };
+        let handle: SharedBytes = Arc::new(bytes.clone());
+        let (first, second) = (made(48, 64, &handle), made(48, 64, &handle));
+        assert_eq!(tiles_of(&first), tiles_of(&second), "{}", isa.name());
+        let (shape, copy) = (made(96, 32, &handle), made(48, 64, &(Arc::new(bytes.clone()) as _)));
+        let other = if isa == Isa::Scalar { None } else { tiles_of(&first) };
+        assert!(other.is_none() || tiles_of(&shape) != other, "another shape");
+        assert!(other.is_none() || tiles_of(&copy) != other, "another handle");
+        // A handle that is gone is never met again, whatever comes to lie at its address.
+        drop(handle);
+        for fill in 0..8 {
+            let handle: SharedBytes = Arc::new(vec![fill; bytes.len()]);
+            let (later, mut row) = (made(48, 64, &handle), [0.0; 64]);
+            let mut wanted = [0.0; 64];
+            later.decode_row(0, 7, &mut row);
+            (Format::Q8_0.info().decode)(&vec![fill; bytes.len() / 48], &mut wanted);
+            assert_eq!(row, wanted);
+        }
+    }
+}
+
+#[test]
+fn memory_of_tiles_is_aligned_and_zero() {
+    for len in [0, 1, 64, 4096, (2 << 20) - 64, 2 << 20, (5 << 20) + 64] {
+        let lines = Lines::zeroed(len).expect("a few megabytes");
+        assert_eq!(lines.len(), len);
+        assert!(lines.as_ptr().addr().is_multiple_of(64));
+        assert!(lines.iter().all(|byte| *byte == 0));
+    }
+    assert!(Lines::zeroed(usize::MAX - 8).is_none());
+}
+
 #[test]
 fn a_source_of_another_size_is_refused() {
     let pool = Pool::new(1);
@@ -350,7 +407,9 @@ fn a_source_of_another_size_is_refused() {
             stack: 1,
             bytes: Arc::new(vec![0u8; 2 * 68]),
         };
-        let error = Weights::new(&source, &CpuConfig::default(), &pool).err().expect("refused");
+        let error = Weights::new(&source, &CpuConfig::default(), &pool, &mut Packed::default())
+            .err()
+            .expect("refused");
         assert!(error.to_string().contains("blk.0.ffn has 136 bytes"), "{error}");
     }
 }
@@ -459,7 +518,9 @@ fn run_case(
 ) -> Vec<f32> {
     let rows = case.groups * case.group_rows;
     let source = source(case.format, rows, columns, case.stack, bytes);
-    let weights = Weights::new(&source, &config(isa, case.float_products), pool).expect("fits");
+    let weights =
+        Weights::new(&source, &config(isa, case.float_products), pool, &mut Packed::default())
+            .expect("fits");
     let x = inputs(pool, weights.activation(), x, columns);
     let count = case.picks.as_ref().map_or(case.inputs, Vec::len);
     let size = count * case.planes * case.group_rows;

@@ -240,8 +240,11 @@ fn score_heads<V: Wide, const H: usize>(
     for key in (0..TILE).step_by(KEYS) {
         let mut lanes = [[V::zero(); KEYS]; H];
         for chunk in 0..chunks {
-            let keys: [V; KEYS] =
-                std::array::from_fn(|k| V::load(&tile[(key + k) * chunks + chunk]));
+            // Loops and not `from_fn`, whose closure would be a call without the instruction set.
+            let mut keys = [V::zero(); KEYS];
+            for (k, to) in keys.iter_mut().enumerate() {
+                *to = V::load(&tile[(key + k) * chunks + chunk]);
+            }
             for (head, lanes) in lanes.iter_mut().enumerate() {
                 let q = V::load(&q[head * chunks + chunk]);
                 for (lane, key) in lanes.iter_mut().zip(keys) {
@@ -250,8 +253,10 @@ fn score_heads<V: Wide, const H: usize>(
             }
         }
         for (head, lanes) in lanes.into_iter().enumerate() {
-            let sums = V::trees(lanes).map(|sum| sum * scale);
-            scores[head * stride + key..][..KEYS].copy_from_slice(&sums);
+            let to = &mut scores[head * stride + key..][..KEYS];
+            for (to, sum) in to.iter_mut().zip(V::trees(lanes)) {
+                *to = sum * scale;
+            }
         }
     }
 }
@@ -291,12 +296,15 @@ fn mix_heads<V: Wide, const H: usize, const D: usize>(
     let whole = chunks / D * D;
     let (tile, _) = tile.as_chunks::<LANES>();
     let (mixed, _) = mixed.as_chunks_mut::<LANES>();
-    let weights: [&[f32]; H] = std::array::from_fn(|head| &weights[head * stride..][..count]);
+    let mut of_heads: [&[f32]; H] = [&[]; H];
+    for (head, of_head) in of_heads.iter_mut().enumerate() {
+        *of_head = &weights[head * stride..][..count];
+    }
     for chunk in (0..whole).step_by(D) {
-        mix_dims::<V, H, D>(&weights, tile, chunks, chunk, mixed);
+        mix_dims::<V, H, D>(&of_heads, tile, chunks, chunk, mixed);
     }
     for chunk in whole..chunks {
-        mix_dims::<V, H, 1>(&weights, tile, chunks, chunk, mixed);
+        mix_dims::<V, H, 1>(&of_heads, tile, chunks, chunk, mixed);
     }
 }
 
@@ -309,13 +317,19 @@ fn mix_dims<V: Wide, const H: usize, const D: usize>(
     chunk: usize,
     mixed: &mut [[f32; LANES]],
 ) {
-    let mut lanes: [[V; D]; H] = std::array::from_fn(|head| {
-        std::array::from_fn(|d| V::load(&mixed[head * chunks + chunk + d]))
-    });
+    let mut lanes = [[V::zero(); D]; H];
+    for (head, lanes) in lanes.iter_mut().enumerate() {
+        for (d, lane) in lanes.iter_mut().enumerate() {
+            *lane = V::load(&mixed[head * chunks + chunk + d]);
+        }
+    }
     let count = weights[0].len();
     assert!(weights.iter().all(|weights| weights.len() == count), "a weight for each key");
     for key in 0..count {
-        let keys: [V; D] = std::array::from_fn(|d| V::load(&tile[key * chunks + chunk + d]));
+        let mut keys = [V::zero(); D];
+        for (d, to) in keys.iter_mut().enumerate() {
+            *to = V::load(&tile[key * chunks + chunk + d]);
+        }
         for (lanes, weights) in lanes.iter_mut().zip(weights) {
             let weight = V::splat(weights[key]);
             for (lane, key) in lanes.iter_mut().zip(keys) {
@@ -331,20 +345,29 @@ fn mix_dims<V: Wide, const H: usize, const D: usize>(
 }
 
 /// Turns scores into unnormalised weights, relative to the largest of scores and sink, and returns
-/// the denominator.
+/// the denominator. One plain loop a step, since those are what a compiler makes vectors of; the
+/// largest is the same in whatever order it is looked for.
 #[inline(always)]
 fn weigh(scores: &mut [f32], sink: f32) -> f32 {
-    let max = scores.iter().fold(sink, |max, v| if *v > max { *v } else { max });
-    let mut lanes = [0f32; 8];
-    let (chunks, rest) = scores.as_chunks_mut::<8>();
+    let mut largest = [sink; LANES];
+    let (chunks, rest) = scores.as_chunks::<LANES>();
     for chunk in chunks {
-        for j in 0..8 {
-            chunk[j] = exp(chunk[j] - max);
-            lanes[j] += chunk[j];
+        for (largest, v) in largest.iter_mut().zip(chunk) {
+            *largest = if *v > *largest { *v } else { *largest };
+        }
+    }
+    let max = rest.iter().chain(&largest).fold(sink, |max, v| if *v > max { *v } else { max });
+    for v in scores.iter_mut() {
+        *v = exp(*v - max);
+    }
+    let mut lanes = [0f32; 8];
+    let (chunks, rest) = scores.as_chunks::<8>();
+    for chunk in chunks {
+        for (lane, v) in lanes.iter_mut().zip(chunk) {
+            *lane += v;
         }
     }
     for (lane, v) in lanes.iter_mut().zip(rest) {
-        *v = exp(*v - max);
         *lane += *v;
     }
     tree8(&lanes) + exp(sink - max)

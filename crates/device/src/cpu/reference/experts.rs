@@ -13,7 +13,6 @@ use crate::cpu::share::Pieces;
 use crate::cpu::store::Ask;
 use crate::cpu::{Cpu, Isa, check, size, weights};
 use crate::{Cells, Error, Experts, Ffn, Matrix};
-use ironstar_quant::{subtree, tree8};
 use std::ops::Range;
 
 const OPERATION: &str = "experts";
@@ -152,8 +151,12 @@ impl Kernel for Sum<'_> {
                 let lanes = (width - start).min(LANES);
                 let mut cells = [[0f32; LANES]; 8];
                 let add = |cell: &mut [f32; LANES], from: &[f32]| {
-                    let from = &from[start..][..lanes];
-                    cell.iter_mut().zip(from).for_each(|(cell, v)| *cell += v);
+                    // A whole run is an array, so that its loop is an addition of vectors.
+                    if let Some(from) = from[start..].first_chunk::<LANES>() {
+                        (0..LANES).for_each(|i| cell[i] += from[i]);
+                    } else {
+                        cell.iter_mut().zip(&from[start..]).for_each(|(cell, v)| *cell += v);
+                    }
                 };
                 for (id, place) in ids.iter().zip(places) {
                     if *place == NOWHERE {
@@ -169,10 +172,18 @@ impl Kernel for Sum<'_> {
                 for (cell, shard) in cells.iter_mut().zip(shards.chunks_exact(width)) {
                     add(cell, shard);
                 }
-                for (i, out) in out[start..][..lanes].iter_mut().enumerate() {
-                    let parts = cells.map(|cell| cell[i]);
-                    *out = if count == 8 { tree8(&parts) } else { subtree(&parts[..count]) };
+                // The tree, all lanes at once: neighbours, then neighbours of those.
+                let mut left = count;
+                while left > 1 {
+                    left /= 2;
+                    for cell in 0..left {
+                        let (a, b) = (cells[2 * cell], cells[2 * cell + 1]);
+                        for i in 0..LANES {
+                            cells[cell][i] = a[i] + b[i];
+                        }
+                    }
                 }
+                out[start..][..lanes].copy_from_slice(&cells[0][..lanes]);
             }
         }
     }

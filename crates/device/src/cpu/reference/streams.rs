@@ -86,30 +86,151 @@ struct PreRows<'a> {
     comb: Pieces<'a, f32>,
 }
 
+/// Rows whose coefficients are split at the same time, one a lane.
+const BATCH: usize = 16;
+/// One value of each row of a batch.
+type Lanes = [f32; BATCH];
+
 impl Kernel for PreRows<'_> {
     #[inline(always)]
     fn run(&self, _part: usize, rows: Range<usize>) {
-        let (s, width) = (self.streams, self.norm.len());
-        for row in rows {
-            let x = &self.x[row * s * width..][..s * width];
-            let m = &self.mixes[row * (2 + s) * s..][..(2 + s) * s];
-            let factor = rms_factor(x, self.norm_eps);
+        for first in rows.clone().step_by(BATCH) {
+            let rows = first..rows.end.min(first + BATCH);
+            let mut pre = [[0f32; STREAMS_MAX]; BATCH];
+            if rows.len() < BATCH / 4 {
+                for (row, pre) in rows.clone().zip(&mut pre) {
+                    self.coefficients(row, pre);
+                }
+            } else {
+                self.coefficients_of_batch(rows.clone(), &mut pre);
+            }
+            for (row, pre) in rows.zip(&pre) {
+                let x = &self.x[row * self.streams * self.norm.len()..];
+                // SAFETY: each row belongs to one part.
+                let out = unsafe { self.out.get(row) };
+                mix(&x[..self.streams * self.norm.len()], &pre[..self.streams], out);
+                rms_norm_in_place(out, self.norm, self.norm_eps);
+            }
+        }
+    }
+}
+
+impl PreRows<'_> {
+    /// What the mixes of a row are scaled by.
+    #[inline(always)]
+    fn factor(&self, row: usize) -> f32 {
+        let width = self.streams * self.norm.len();
+        rms_factor(&self.x[row * width..][..width], self.norm_eps)
+    }
+
+    #[inline(always)]
+    fn coefficients(&self, row: usize, pre: &mut [f32; STREAMS_MAX]) {
+        let s = self.streams;
+        let m = &self.mixes[row * (2 + s) * s..][..(2 + s) * s];
+        let factor = self.factor(row);
+        // SAFETY: each row belongs to one part.
+        let (post, comb) = unsafe { (self.post.get(row), self.comb.get(row)) };
+        let value =
+            |i: usize, scale: usize| (m[i] * factor).mul_add(self.scale[scale], self.base[i]);
+        for j in 0..s {
+            pre[j] = sigmoid(value(j, 0)) + self.hc_eps;
+            post[j] = 2.0 * sigmoid(value(s + j, 1));
+        }
+        for (jk, comb) in comb.iter_mut().enumerate() {
+            *comb = value(2 * s + jk, 2);
+        }
+        sinkhorn(comb, s, self.hc_eps, self.iterations);
+    }
+
+    /// [`PreRows::coefficients`] of several rows: the same steps on every lane.
+    #[inline(always)]
+    fn coefficients_of_batch(&self, rows: Range<usize>, pre: &mut [[f32; STREAMS_MAX]; BATCH]) {
+        let (s, count) = (self.streams, (2 + self.streams) * self.streams);
+        let mut values = [[0f32; BATCH]; (2 + STREAMS_MAX) * STREAMS_MAX];
+        for (lane, row) in rows.clone().enumerate() {
+            let (m, factor) = (&self.mixes[row * count..][..count], self.factor(row));
+            for (value, m) in values.iter_mut().zip(m) {
+                value[lane] = m * factor;
+            }
+        }
+        for (i, value) in values[..count].iter_mut().enumerate() {
+            let (scale, base) = (self.scale[(i / s).min(2)], self.base[i]);
+            for v in value.iter_mut() {
+                *v = v.mul_add(scale, base);
+            }
+        }
+        let (gates, comb) = values.split_at_mut(2 * s);
+        for gate in &mut *gates {
+            for v in gate.iter_mut() {
+                *v = sigmoid(*v);
+            }
+        }
+        let comb = &mut comb[..s * s];
+        sinkhorn_lanes(comb, s, self.hc_eps, self.iterations);
+        for ((lane, row), pre) in rows.enumerate().zip(pre) {
             // SAFETY: each row belongs to one part.
-            let (out, post, comb) =
-                unsafe { (self.out.get(row), self.post.get(row), self.comb.get(row)) };
-            let value =
-                |i: usize, scale: usize| (m[i] * factor).mul_add(self.scale[scale], self.base[i]);
-            let mut pre = [0f32; STREAMS_MAX];
+            let (post, out) = unsafe { (self.post.get(row), self.comb.get(row)) };
             for j in 0..s {
-                pre[j] = sigmoid(value(j, 0)) + self.hc_eps;
-                post[j] = 2.0 * sigmoid(value(s + j, 1));
+                pre[j] = gates[j][lane] + self.hc_eps;
+                post[j] = 2.0 * gates[s + j][lane];
             }
-            for (jk, comb) in comb.iter_mut().enumerate() {
-                *comb = value(2 * s + jk, 2);
+            for (out, comb) in out.iter_mut().zip(&*comb) {
+                *out = comb[lane];
             }
-            sinkhorn(comb, s, self.hc_eps, self.iterations);
-            mix(x, &pre[..s], out);
-            rms_norm_in_place(out, self.norm, self.norm_eps);
+        }
+    }
+}
+
+/// [`sinkhorn`] of one square a lane.
+#[inline(always)]
+fn sinkhorn_lanes(c: &mut [Lanes], streams: usize, eps: f32, iterations: usize) {
+    for row in c.chunks_exact_mut(streams) {
+        let (mut max, mut sum) = ([f32::NEG_INFINITY; BATCH], [0f32; BATCH]);
+        for v in &*row {
+            for i in 0..BATCH {
+                max[i] = if v[i] > max[i] { v[i] } else { max[i] };
+            }
+        }
+        for v in &mut *row {
+            for i in 0..BATCH {
+                v[i] = exp(v[i] - max[i]);
+            }
+            for i in 0..BATCH {
+                sum[i] += v[i];
+            }
+        }
+        for v in row {
+            for i in 0..BATCH {
+                v[i] = v[i] / sum[i] + eps;
+            }
+        }
+    }
+    lanes_to_one(c, streams, 1, eps);
+    for _ in 1..iterations {
+        lanes_to_one(c, 1, streams, eps);
+        lanes_to_one(c, streams, 1, eps);
+    }
+}
+
+/// Divides groups of `streams` values by their sum plus eps: those `step` apart, group after group
+/// `next` apart.
+#[inline(always)]
+fn lanes_to_one(c: &mut [Lanes], step: usize, next: usize, eps: f32) {
+    let streams = step.max(next);
+    for first in (0..streams).map(|group| group * next) {
+        let mut sum = [0f32; BATCH];
+        for v in c[first..].iter().step_by(step).take(streams) {
+            for i in 0..BATCH {
+                sum[i] += v[i];
+            }
+        }
+        for sum in &mut sum {
+            *sum += eps;
+        }
+        for v in c[first..].iter_mut().step_by(step).take(streams) {
+            for i in 0..BATCH {
+                v[i] /= sum[i];
+            }
         }
     }
 }
@@ -137,15 +258,22 @@ fn sinkhorn_of<const S: usize>(c: &mut [f32], eps: f32, iterations: usize) {
     let mut c = [[0f32; S]; S];
     for (c, from) in c.iter_mut().zip(&*from) {
         let max = from.iter().fold(f32::NEG_INFINITY, |max, v| if *v > max { *v } else { max });
-        let e = from.map(|v| exp(v - max));
-        let sum = e.iter().fold(0.0, |sum, v| sum + v);
-        *c = e.map(|v| v / sum + eps);
+        let mut sum = 0f32;
+        for (c, v) in c.iter_mut().zip(from) {
+            *c = exp(v - max);
+            sum += *c;
+        }
+        for c in c {
+            *c = *c / sum + eps;
+        }
     }
     columns_to_one(&mut c, eps);
     for _ in 1..iterations {
         for row in &mut c {
             let sum = row.iter().fold(0.0, |sum, v| sum + v) + eps;
-            *row = row.map(|v| v / sum);
+            for v in row {
+                *v /= sum;
+            }
         }
         columns_to_one(&mut c, eps);
     }
@@ -274,7 +402,10 @@ impl PostRows<'_> {
             old[..count].copy_from_slice(&x[j * self.width + start..][..count]);
         }
         for k in 0..S {
-            let mut new = z_lanes.map(|z| post[k] * z);
+            let mut new = [0f32; LANES];
+            for (new, z) in new.iter_mut().zip(&z_lanes) {
+                *new = post[k] * z;
+            }
             for j in 0..S {
                 for i in 0..LANES {
                     new[i] = comb[j][k].mul_add(old[j][i], new[i]);
