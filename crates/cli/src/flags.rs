@@ -2,11 +2,13 @@
 //! are generated from it, so a flag that is not here does not exist.
 
 mod bench;
+mod ranks;
 mod serve;
 mod steer;
 
 pub use bench::{Bench, Fill, Sweep as BenchSweep};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub use ranks::{Ranks, TransportName, Worker};
 pub use serve::{Replay, Serve, ThinkingName};
 use std::path::PathBuf;
 pub use steer::{Build, Place, Steer, Steering, Sweep};
@@ -39,6 +41,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Serve a model over HTTP
     Serve(Box<Serve>),
+    /// Be one rank of a model that several processes share
+    Worker(Box<Worker>),
     /// Ask again what a trace of `serve` holds
     Replay(Box<Replay>),
     /// Show a model file's shape, tensors and memory plan
@@ -203,6 +207,9 @@ pub struct Model {
     /// Diagnosis: 'steps' prints the time and checksum of each block. May be repeated
     #[arg(long, value_name = "KEY")]
     pub debug: Vec<DebugKey>,
+    /// How many processes share it.
+    #[command(flatten)]
+    pub ranks: Ranks,
     /// How it is steered.
     #[command(flatten)]
     pub steering: Steering,
@@ -280,6 +287,9 @@ pub struct Inspect {
     #[arg(short, long, value_name = "N", default_value_t = 8192,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub ctx: usize,
+    /// Show what each of N ranks would hold of the weights
+    #[arg(long, value_name = "N")]
+    pub ranks: Option<usize>,
     /// List every tensor
     #[arg(long)]
     pub tensors: bool,

@@ -4,6 +4,7 @@ use crate::debug::StepPrinter;
 use crate::failure::Failure;
 use crate::flags::{self, BackendName, DebugKey, IsaName, Numerics};
 use crate::progress::Progress;
+use crate::ranks;
 use ironstar_device::Isa;
 use ironstar_engine::{BackendChoice, Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
@@ -59,21 +60,11 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         },
         kernel_cache: kernel_cache(),
         threads: flags.threads.map_or(0, usize::from),
-        isa: flags.isa.map(|name| match name {
-            IsaName::Scalar => Isa::Scalar,
-            IsaName::Avx2 => Isa::Avx2,
-            IsaName::Avx512 => Isa::Avx512,
-            IsaName::Amx => Isa::Amx,
-            IsaName::Neon => Isa::Neon,
-            IsaName::I8mm => Isa::I8mm,
-        }),
+        isa: flags.isa.map(isa),
         step_rows: flags.prefill_chunk,
         float_products: flags.numerics != Numerics::Quantized,
         round_trips: flags.numerics != Numerics::Exact,
-        rows: match flags.numerics {
-            Numerics::Quantized => RowStorage::Bf16,
-            Numerics::Float | Numerics::Exact => RowStorage::F32,
-        },
+        rows: rows(flags.numerics),
         store_dir: flags.state_dir.clone(),
         store_disk_bytes: u64::from(flags.state_disk_mib) << 20,
         store_ram_bytes: u64::from(flags.state_ram_mib) << 20,
@@ -85,8 +76,16 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         bar.at(progress.bytes_done as u64);
     };
     let drafter = opened.drafter.as_ref();
-    let mut engine = Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress)
-        .map_err(|error| in_file(&opened.name, from_engine(error)))?;
+    let mut engine = if flags.ranks.ranks == 1 {
+        Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress)
+    } else {
+        let options =
+            EngineOptions { threads: flags.threads.map_or(cores(), usize::from), ..options };
+        let backend = ranks::lead(flags, &opened, &options)?;
+        Engine::on_backend(backend, &opened.gguf, drafter, options, &mut on_progress)
+    }
+    .map_err(|error| in_file(&opened.name, from_engine(error)))?;
+    engine.meet(ranks::LOADING).map_err(from_engine)?;
     drop(bar);
     if let Some(note) = engine.backend_note() {
         // Nothing is lost if nobody reads it.
@@ -105,6 +104,28 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         engine.set_observer(Some(Box::new(StepPrinter::default())));
     }
     Ok((engine, opened))
+}
+
+/// An instruction set by its flag.
+#[must_use]
+pub fn isa(name: IsaName) -> Isa {
+    match name {
+        IsaName::Scalar => Isa::Scalar,
+        IsaName::Avx2 => Isa::Avx2,
+        IsaName::Avx512 => Isa::Avx512,
+        IsaName::Amx => Isa::Amx,
+        IsaName::Neon => Isa::Neon,
+        IsaName::I8mm => Isa::I8mm,
+    }
+}
+
+/// How key/value rows are kept.
+#[must_use]
+pub fn rows(numerics: Numerics) -> RowStorage {
+    match numerics {
+        Numerics::Quantized => RowStorage::Bf16,
+        Numerics::Float | Numerics::Exact => RowStorage::F32,
+    }
 }
 
 /// Steers as the flags want it.

@@ -15,6 +15,7 @@ mod loading;
 mod logprobs_file;
 mod outfile;
 mod progress;
+mod ranks;
 
 use clap::{CommandFactory, Parser};
 use failure::{Blame, Failure};
@@ -56,6 +57,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Tokens(flags) => commands::tokens::run(&flags),
         Command::Run(flags) => commands::run::run(&flags),
         Command::Serve(flags) => commands::serve::run(&flags),
+        Command::Worker(flags) => commands::worker::run(&flags),
         Command::Replay(flags) => commands::replay::run(&flags),
         Command::Steer(flags) => commands::steer::run(&flags),
         Command::Perplexity(flags) => commands::perplexity::run(&flags),

@@ -186,6 +186,12 @@ impl Engine {
         })
     }
 
+    /// Where the backend is rank 0 of a group: waits until the other ranks have loaded the same
+    /// model.
+    pub fn meet(&mut self, patience: std::time::Duration) -> Result<(), Error> {
+        Ok(self.model.meet(self.backend.as_mut(), patience)?)
+    }
+
     /// A new empty session with room for `context` tokens.
     pub fn session(&mut self, context: usize) -> Result<Session, Error> {
         self.free_dropped();
@@ -309,6 +315,13 @@ impl Engine {
     pub(crate) fn free_dropped(&mut self) {
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         dropped.drain(..).for_each(|state| state.release(self.backend.as_mut()));
+    }
+}
+
+impl Drop for Engine {
+    /// The other ranks of a group end with the engine.
+    fn drop(&mut self) {
+        self.model.dismiss(self.backend.as_mut());
     }
 }
 

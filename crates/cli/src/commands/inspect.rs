@@ -4,9 +4,12 @@ use crate::failure::Failure;
 use crate::flags::Inspect;
 use crate::progress::Progress;
 use crate::{loading, print};
+use ironstar_device::Part;
 use ironstar_gguf::{Gguf, Metadata, TensorKind, Value};
 use ironstar_model::deepseek_v4::shape::ARCHITECTURE;
-use ironstar_model::deepseek_v4::{SparkShape, drafter_specs, tensor_specs, weight_plan};
+use ironstar_model::deepseek_v4::{
+    SparkShape, drafter_specs, rank_plan, tensor_specs, weight_plan,
+};
 use ironstar_model::{Model, Options, PlanLine, Shape};
 use ironstar_quant::Format;
 use std::collections::BTreeMap;
@@ -27,7 +30,7 @@ pub fn run(flags: &Inspect) -> Result<(), Failure> {
     let session = match architecture(&opened.gguf) {
         Some(other) if other != ARCHITECTURE => None,
         _ => Some(
-            Session::plan(&opened, flags.ctx)
+            Session::plan(&opened, flags)
                 .map_err(|failure| loading::in_file(&opened.name, failure))?,
         ),
     };
@@ -45,10 +48,13 @@ fn architecture(gguf: &Gguf) -> Option<&str> {
 struct Session {
     shape: Shape,
     plan: Vec<PlanLine>,
+    /// Weights on each rank.
+    parts: Vec<Vec<PlanLine>>,
 }
 
 impl Session {
-    fn plan(opened: &loading::Opened, context: usize) -> Result<Self, Failure> {
+    fn plan(opened: &loading::Opened, flags: &Inspect) -> Result<Self, Failure> {
+        let context = flags.ctx;
         let shape = Shape::from_metadata(opened.gguf.metadata()).map_err(loading::from_model)?;
         if context > shape.context {
             return Err(Failure::caller(format!(
@@ -57,7 +63,8 @@ impl Session {
             )));
         }
         let plan = memory_plan(opened, &shape, context)?;
-        Ok(Session { shape, plan })
+        let parts = rank_plans(opened, &shape, flags.ranks.unwrap_or(1))?;
+        Ok(Session { shape, plan, parts })
     }
 }
 
@@ -99,13 +106,16 @@ fn text(opened: &loading::Opened, session: Option<&Session>, flags: &Inspect) ->
             let _ = writeln!(text, "  {key:<46} {}", shown(value));
         }
     }
-    if let Some(Session { plan, .. }) = session {
+    if let Some(Session { plan, parts, .. }) = session {
         let _ = writeln!(text, "\nMemory for a session of {} tokens", flags.ctx);
         for line in plan {
             let _ = writeln!(text, "  {:<28} {:>12}", line.what, mib(line.bytes));
         }
         let sum = plan.iter().map(|line| line.bytes).sum();
         let _ = writeln!(text, "  {:<28} {:>12}", "in all", mib(sum));
+        if parts.len() > 1 {
+            show_parts(&mut text, parts);
+        }
     }
     text
 }
@@ -165,6 +175,46 @@ fn damaged(format: Format, bytes: &[u8]) -> Option<(usize, usize)> {
     found
 }
 
+/// What each rank holds of the weights, the next-token block included.
+fn rank_plans(
+    opened: &loading::Opened,
+    shape: &Shape,
+    ranks: usize,
+) -> Result<Vec<Vec<PlanLine>>, Failure> {
+    let all = |rank: usize| -> Result<Vec<PlanLine>, ironstar_model::Error> {
+        let part = Part { rank, ranks };
+        let mut lines = rank_plan(&opened.gguf, shape, &tensor_specs(shape), part)?;
+        if let Some(drafter) = &opened.drafter {
+            let specs = match SparkShape::from_gguf(drafter, shape)? {
+                Some(spark) => spark.specs_in(drafter, shape),
+                None => drafter_specs(shape),
+            };
+            let more = rank_plan(drafter, shape, &specs, part)?;
+            lines.iter_mut().zip(more).for_each(|(line, more)| line.bytes += more.bytes);
+        }
+        Ok(lines)
+    };
+    // The first one also refuses counts that cannot be, so the list is never long.
+    all(0).map_err(loading::from_model)?;
+    (0..ranks).map(|rank| all(rank).map_err(loading::from_model)).collect()
+}
+
+/// One line a class of tensors, the smallest and the largest rank of each.
+fn show_parts(text: &mut String, parts: &[Vec<PlanLine>]) {
+    let _ = writeln!(text, "\nWeights on each of {} ranks", parts.len());
+    let sum = |part: &Vec<PlanLine>| part.iter().map(|line| line.bytes).sum::<u64>();
+    let rows = parts[0]
+        .iter()
+        .enumerate()
+        .map(|(at, line)| (line.what, parts.iter().map(|part| part[at].bytes).collect::<Vec<_>>()));
+    for (what, bytes) in rows.chain([("in all", parts.iter().map(sum).collect())]) {
+        let (least, most) = (bytes.iter().min(), bytes.iter().max());
+        let (least, most) = (least.copied().unwrap_or(0), most.copied().unwrap_or(0));
+        let range = if least == most { String::new() } else { format!("{} to ", mib(least)) };
+        let _ = writeln!(text, "  {what:<56} {:>12}", format!("{range}{}", mib(most)));
+    }
+}
+
 /// Weights as they lie in the files, one session, and scratch.
 fn memory_plan(
     opened: &loading::Opened,
@@ -201,6 +251,12 @@ fn by_kind(gguf: &Gguf) -> BTreeMap<String, (usize, u64)> {
 }
 
 fn json(opened: &loading::Opened, session: Option<&Session>, flags: &Inspect) -> String {
+    let of_rank = |part: &Vec<PlanLine>| -> serde_json::Value {
+        let lines = part.iter().map(|line| (line.what.to_owned(), line.bytes.into()));
+        serde_json::Value::Object(lines.collect())
+    };
+    let parts: Option<Vec<serde_json::Value>> =
+        session.map(|session| session.parts.iter().map(of_rank).collect());
     let values = |entries: &[(String, Value)]| -> serde_json::Map<String, serde_json::Value> {
         entries.iter().map(|(key, value)| (key.clone(), json_of(value))).collect()
     };
@@ -217,6 +273,7 @@ fn json(opened: &loading::Opened, session: Option<&Session>, flags: &Inspect) ->
         "metadata": values(metadata.entries()),
         "tensors": tensors,
         "memory": memory,
+        "ranks": parts,
     });
     format!("{object}\n")
 }

@@ -12,6 +12,7 @@ pub mod serve;
 pub mod steer;
 pub mod synth;
 pub mod tokens;
+pub mod worker;
 
 use crate::failure::Failure;
 use std::io::Read;
