@@ -452,34 +452,57 @@ const EXPERT_CASES: [ExpertCase; 5] = [
     },
 ];
 
+// One test a case, so that they run side by side.
 #[test]
-fn experts() {
-    for case in &EXPERT_CASES {
-        let mut numbers = Numbers(case.experts as u64);
-        let (n, d, top_k) = (14, case.d, case.top_k);
-        let values = expert_matrices(&mut numbers, case);
-        let (x, weights) = (numbers.floats(n * d, 1.0), numbers.floats(n * top_k, 1.0));
-        let ids = expert_ids(&mut numbers, n, case);
-        let encoded = encode_experts(case, &values);
-        everywhere("experts", n, |bench| {
-            let [routed, shared] = expert_ffns(bench, case, &encoded);
-            let (x, weights, ids) = (x.clone(), weights.clone(), ids.clone());
-            Box::new(move |bench, rows| {
-                let experts = Experts {
-                    x: slice(bench, &x, d, &rows),
-                    routed,
-                    shared,
-                    ids: bench.ids(&ids[rows.start * top_k..rows.end * top_k]),
-                    weights: slice(bench, &weights, top_k, &rows),
-                    top_k,
-                    limit: 1.5,
-                    out: bench.zeros(rows.len() * d),
-                };
-                bench.cpu.experts(&experts).expect("fits");
-                bits(&bench.read(experts.out))
-            })
-        });
-    }
+fn experts_mxfp4() {
+    experts(&EXPERT_CASES[0]);
+}
+
+#[test]
+fn experts_q2_k() {
+    experts(&EXPERT_CASES[1]);
+}
+
+#[test]
+fn one_expert_of_odd_floats() {
+    experts(&EXPERT_CASES[2]);
+}
+
+#[test]
+fn all_experts_q4_k() {
+    experts(&EXPERT_CASES[3]);
+}
+
+#[test]
+fn experts_of_floats() {
+    experts(&EXPERT_CASES[4]);
+}
+
+fn experts(case: &ExpertCase) {
+    let mut numbers = Numbers(case.experts as u64);
+    let (n, d, top_k) = (14, case.d, case.top_k);
+    let values = expert_matrices(&mut numbers, case);
+    let (x, weights) = (numbers.floats(n * d, 1.0), numbers.floats(n * top_k, 1.0));
+    let ids = expert_ids(&mut numbers, n, case);
+    let encoded = encode_experts(case, &values);
+    everywhere("experts", n, |bench| {
+        let [routed, shared] = expert_ffns(bench, case, &encoded);
+        let (x, weights, ids) = (x.clone(), weights.clone(), ids.clone());
+        Box::new(move |bench, rows| {
+            let experts = Experts {
+                x: slice(bench, &x, d, &rows),
+                routed,
+                shared,
+                ids: bench.ids(&ids[rows.start * top_k..rows.end * top_k]),
+                weights: slice(bench, &weights, top_k, &rows),
+                top_k,
+                limit: 1.5,
+                out: bench.zeros(rows.len() * d),
+            };
+            bench.cpu.experts(&experts).expect("fits");
+            bits(&bench.read(experts.out))
+        })
+    });
 }
 
 /// The float cases against plain f64 sums, and the counters of all cases against the ids.

@@ -180,10 +180,7 @@ fn check_numbers(
 }
 
 /// A writer that knows all keys and tensors of the job.
-fn announced<W: Write + Seek>(
-    job: &Job<'_>,
-    out: W,
-) -> Result<Writer<W>, Failure> {
+fn announced<W: Write + Seek>(job: &Job<'_>, out: W) -> Result<Writer<W>, Failure> {
     let mut writer = Writer::new(out);
     for (key, value) in &job.metadata {
         writer.metadata(key, value.clone()).map_err(|error| loading::from_gguf(&error))?;
