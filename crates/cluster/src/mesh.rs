@@ -360,9 +360,14 @@ impl Mesh {
 }
 
 impl Drop for Mesh {
-    /// The control connections end with the mesh.
+    /// The control connections end with the mesh, and say so.
     fn drop(&mut self) {
         self.watch.close();
+        // The process may end right after: what the others are to hear leaves first.
+        let start = Instant::now();
+        while self.watch.monitors() > 0 && start.elapsed() < REASON {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

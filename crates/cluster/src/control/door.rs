@@ -2,7 +2,7 @@
 //! holds up nobody else.
 
 use super::{Channel, Key, Word};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -30,6 +30,7 @@ pub(super) struct Door {
     address: SocketAddr,
     guests: Receiver<Guest>,
     stop: Arc<AtomicBool>,
+    full: Arc<AtomicBool>,
     refused: Arc<Mutex<Vec<String>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -38,6 +39,7 @@ struct Answering {
     key: Option<Key>,
     time: Duration,
     guests: Sender<Guest>,
+    full: Arc<AtomicBool>,
     busy: Arc<AtomicUsize>,
     refused: Arc<Mutex<Vec<String>>>,
 }
@@ -54,11 +56,13 @@ impl Door {
         let address = listener.local_addr().map_err(failed)?;
         let (sender, guests) = channel();
         let stop = Arc::new(AtomicBool::new(false));
+        let full = Arc::new(AtomicBool::new(false));
         let refused = Arc::new(Mutex::new(Vec::new()));
         let answering = Answering {
             key,
             time,
             guests: sender,
+            full: Arc::clone(&full),
             busy: Arc::default(),
             refused: Arc::clone(&refused),
         };
@@ -67,7 +71,7 @@ impl Door {
             .name("cluster-door".into())
             .spawn(move || answering.run(&listener, &flag))
             .map_err(failed)?;
-        Ok(Self { address, guests, stop, refused, thread: Some(thread) })
+        Ok(Self { address, guests, stop, full, refused, thread: Some(thread) })
     }
 
     /// Where it is.
@@ -78,6 +82,11 @@ impl Door {
     /// The next guest, if one comes before `end`.
     pub fn next(&self, end: Instant) -> Option<Guest> {
         self.guests.recv_timeout(end.saturating_duration_since(Instant::now())).ok()
+    }
+
+    /// Says whether ranks that want to join are told at once that there is no place.
+    pub fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::Release);
     }
 
     /// What was wrong with those who were not let in, the last few.
@@ -132,9 +141,13 @@ impl Answering {
         self.busy.fetch_add(1, Ordering::AcqRel);
         let (key, time) = (self.key.clone(), self.time);
         let (guests, refused) = (self.guests.clone(), Arc::clone(&self.refused));
-        let busy = Arc::clone(&self.busy);
+        let (busy, full) = (Arc::clone(&self.busy), Arc::clone(&self.full));
         let thread = std::thread::Builder::new().name("cluster-knock".into()).spawn(move || {
             match greet(stream, key.as_ref(), time) {
+                Ok(Guest { mut channel, word: Word::Join(_) }) if full.load(Ordering::Acquire) => {
+                    let reason = "the group has all its ranks".into();
+                    let _ = channel.say(&Word::Refused { refusal: Refusal::Full, reason });
+                }
                 // A door that was closed meanwhile needs no guest.
                 Ok(guest) => drop(guests.send(guest)),
                 Err(error) => note(&refused, error.to_string()),

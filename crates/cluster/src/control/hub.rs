@@ -67,6 +67,7 @@ impl Hub {
         let start = Instant::now();
         let end = start + self.settings.deadlines.form;
         let mut seats: Vec<Option<Seat>> = (1..self.ranks).map(|_| None).collect();
+        self.door.set_full(false);
         loop {
             self.fill_seats(&mut seats, start, end)?;
             let whole: Vec<Seat> = seats.iter_mut().filter_map(Option::take).collect();
@@ -76,7 +77,13 @@ impl Hub {
                 wanted: "start the group anew".into(),
             })?;
             match self.start(whole, epoch, committed) {
-                Ok(formed) => return Ok(formed),
+                Ok(formed) => {
+                    self.door.set_full(true);
+                    while let Some(guest) = self.door.next(start) {
+                        self.refuse_full(guest);
+                    }
+                    return Ok(formed);
+                }
                 // The ranks come again when their connection closes.
                 Err(error) if Instant::now() < end => self.door.note_refused(error.to_string()),
                 Err(error) => return Err(error),
@@ -230,7 +237,7 @@ impl Hub {
     }
 
     fn refuse_full(&self, mut guest: Guest) {
-        let reason = format!("the group has all its {} ranks", self.ranks);
+        let reason = format!("the group of {} has all its ranks", self.ranks);
         let _ = guest.channel.say(&Word::Refused { refusal: Refusal::Full, reason });
     }
 

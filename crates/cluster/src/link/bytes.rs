@@ -147,7 +147,10 @@ impl<S: Bytes> Link for ByteLink<S> {
             self.plain.clear();
             self.plain.extend_from_slice(head);
             self.plain.extend_from_slice(body);
-            for piece in self.plain.chunks(PIECE) {
+            // An empty message is sealed too: nobody else may put one in.
+            let empty: &[u8] = &[];
+            let none = self.plain.is_empty().then_some(empty);
+            for piece in self.plain.chunks(PIECE).chain(none) {
                 let start = self.out.len();
                 self.out.resize(start + piece.len() + TAG, 0);
                 let done = cipher.write_message(piece, &mut self.out[start..]);
@@ -201,7 +204,7 @@ impl<S: Bytes> Link for ByteLink<S> {
 
 /// Bytes that a message of `length` takes in the stream.
 fn sealed(length: usize, cipher: bool) -> usize {
-    if cipher { length + length.div_ceil(PIECE) * TAG } else { length }
+    if cipher { length + length.div_ceil(PIECE).max(1) * TAG } else { length }
 }
 
 fn system(doing: &'static str, error: &dyn std::fmt::Display) -> LinkError {

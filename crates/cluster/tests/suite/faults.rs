@@ -17,7 +17,7 @@ enum Fault {
     Flip(usize),
     /// It is shorter than it was.
     Cut(usize),
-    /// It leaves after so many looks.
+    /// It and what follows leave after so many looks.
     Delay(u32),
     /// This and all later ones are swallowed: the peer looks alive and says nothing.
     Silence,
@@ -32,13 +32,29 @@ struct Faulty {
     fault: Fault,
     at: usize,
     sent: usize,
-    held: Option<(Vec<u8>, u32)>,
+    /// What is to leave after the next message.
+    swapped: Option<Vec<u8>>,
+    /// What is to leave after so many looks.
+    delayed: Vec<Vec<u8>>,
+    looks: u32,
 }
 
 impl Faulty {
     fn new(link: Box<dyn Link>, fault: Fault, at: usize) -> Self {
         let limits = link.limits();
-        Self { link: Some(link), limits, fault, at, sent: 0, held: None }
+        let (swapped, delayed) = (None, Vec::new());
+        Self { link: Some(link), limits, fault, at, sent: 0, swapped, delayed, looks: 0 }
+    }
+
+    /// One look nearer to what is delayed.
+    fn look(&mut self) -> Result<(), LinkError> {
+        self.looks = self.looks.saturating_sub(1);
+        if self.looks == 0 {
+            for message in std::mem::take(&mut self.delayed) {
+                self.link()?.send(&message, &[])?;
+            }
+        }
+        Ok(())
     }
 
     fn link(&mut self) -> Result<&mut Box<dyn Link>, LinkError> {
@@ -67,13 +83,10 @@ impl Link for Faulty {
                 Fault::Drop | Fault::Silence => return Ok(()),
                 Fault::Repeat => self.link()?.send(&message, &[])?,
                 Fault::Swap => {
-                    self.held = Some((message, u32::MAX));
+                    self.swapped = Some(message);
                     return Ok(());
                 }
-                Fault::Delay(looks) => {
-                    self.held = Some((message, looks));
-                    return Ok(());
-                }
+                Fault::Delay(looks) => self.looks = looks,
                 Fault::Flip(bit) => {
                     let bit = bit % (8 * message.len());
                     message[bit / 8] ^= 1 << (bit % 8);
@@ -85,30 +98,25 @@ impl Link for Faulty {
                 }
             }
         }
-        self.link()?.send(&message, &[])?;
-        if let Some((held, u32::MAX)) = self.held.take_if(|(_, looks)| *looks == u32::MAX) {
-            self.link()?.send(&held, &[])?;
+        if self.looks > 0 {
+            self.delayed.push(message);
+            return Ok(());
         }
-        Ok(())
+        self.link()?.send(&message, &[])?;
+        match self.swapped.take() {
+            Some(swapped) => self.link()?.send(&swapped, &[]),
+            None => Ok(()),
+        }
     }
 
     fn receive(&mut self) -> Result<Option<&[u8]>, LinkError> {
-        if let Some((message, looks)) = &mut self.held
-            && *looks != u32::MAX
-        {
-            *looks -= 1;
-            if *looks == 0 {
-                let message = std::mem::take(message);
-                self.held = None;
-                self.link()?.send(&message, &[])?;
-            }
-        }
+        self.look()?;
         self.link.as_mut().ok_or(LinkError::Closed)?.receive()
     }
 
     fn flush(&mut self) -> Result<bool, LinkError> {
-        let held = self.held.as_ref().is_some_and(|(_, looks)| *looks != u32::MAX);
-        Ok(self.link()?.flush()? && !held)
+        self.look()?;
+        Ok(self.link()?.flush()? && self.delayed.is_empty())
     }
 
     fn rest(&mut self, at_most: Duration) {

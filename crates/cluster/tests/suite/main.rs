@@ -3,6 +3,7 @@
 mod faults;
 mod groups;
 mod links;
+mod model;
 mod rendezvous;
 mod splits;
 mod streams;

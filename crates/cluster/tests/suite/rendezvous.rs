@@ -114,7 +114,7 @@ fn strangers_and_those_who_say_nothing_hold_up_nobody() {
 #[test]
 fn a_full_group_says_so_and_a_rank_that_is_taken_too() {
     let mut settings = settings();
-    settings.deadlines.form = Duration::from_millis(400);
+    settings.deadlines.form = Duration::from_secs(2);
     let hub = hub(2, Transport::Shm, &Settings { ..self::settings() });
     let address = hub.address();
     let (first, second) =
@@ -127,7 +127,7 @@ fn a_full_group_says_so_and_a_rank_that_is_taken_too() {
         let refused: Vec<_> = joined.iter().filter_map(|join| join.as_ref().err()).collect();
         assert_eq!(refused.len(), 1, "one place, one rank");
         let text = refused[0].to_string();
-        assert!(text.contains("joined already") || text.contains("all its 2 ranks"), "{text}");
+        assert!(text.contains("joined already") || text.contains("all its ranks"), "{text}");
         drop(group);
     });
 }

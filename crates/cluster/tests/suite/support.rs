@@ -128,14 +128,16 @@ fn shm_pair(limits: Limits) -> (ShmLink, ShmLink) {
     (left, right)
 }
 
-/// Both sides of a sealed connection.
+/// Both sides of a sealed connection; the same at every call, so that what one call's left side
+/// wrote, another's right side reads.
 pub fn ciphers() -> (snow::TransportState, snow::TransportState) {
-    let build = || {
+    let build = |own: &'static [u8; 32]| {
         let name = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s".parse().expect("a name of Noise");
-        snow::Builder::new(name).psk(0, &[7; 32]).expect("a key of 32 bytes")
+        let builder = snow::Builder::new(name).psk(0, &[7; 32]).expect("a key of 32 bytes");
+        builder.fixed_ephemeral_key_for_testing_only(own)
     };
-    let mut left = build().build_initiator().expect("a key is there");
-    let mut right = build().build_responder().expect("a key is there");
+    let mut left = build(&[1; 32]).build_initiator().expect("a key is there");
+    let mut right = build(&[2; 32]).build_responder().expect("a key is there");
     let (mut message, mut plain) = ([0; 256], [0; 256]);
     let length = left.write_message(&[], &mut message).expect("the first message");
     right.read_message(&message[..length], &mut plain).expect("the same key");
