@@ -30,6 +30,8 @@ cargo xtask arm
     The processor backend's tests for Arm, under an emulator.
 cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N]
     Our binary and the CPU engine that people use, on the same files, in processor seconds.
+cargo xtask clients [pi] [claude] [codex] [opencode]
+    Coding agents, fetched by npm, against the release binary with prepared answers.
 cargo xtask fuzz [--target NAME] [--seconds N] [--seed N] [--list] [--export DIR]
     Mutated inputs for every parser of outside bytes; docs/testing.md says more.";
 
@@ -56,6 +58,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["metal-check"] => metal_check::run(&root),
         ["arm"] => arm::run(&root),
         ["peer-bench", rest @ ..] => peer_bench::run(&root, rest),
+        ["clients", names @ ..] => clients::agents(&root, names),
         ["fuzz", rest @ ..] => fuzz::run(&root, rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");

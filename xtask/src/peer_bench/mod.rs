@@ -24,10 +24,10 @@ const PREFILLS: [usize; 2] = [64, 512];
 const DECODE: usize = 32;
 /// The same with `--quick`.
 const QUICK_DECODE: usize = 8;
-/// Turns of each engine.
-const TURNS: usize = 3;
+/// Turns of each engine, and the same with `--quick`.
+const TURNS: [usize; 2] = [3, 2];
 /// Tokens whose distributions are compared.
-const COMPARED: usize = 24;
+const COMPARED: usize = 16;
 /// Layers and experts of the reduced models: all widths are those of Flash.
 const SIZES: [&str; 6] = ["--shape", "flash", "--layers", "5", "--experts", "64"];
 
@@ -162,7 +162,7 @@ impl Bench<'_> {
                 let (mut ours, mut peer) = (Took::default(), Took::default());
                 // Bytes a second by the clock and by processor time; bytes of a token.
                 let (mut rates, mut bytes) = ((0f64, 0f64), 0.0);
-                for turn in 0..TURNS {
+                for turn in 0..TURNS[usize::from(flags.quick)] {
                     eprintln!(
                         "peer-bench: {mix}, {threads} threads, {prefill} tokens, turn {turn}"
                     );
