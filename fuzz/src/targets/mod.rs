@@ -1,6 +1,7 @@
 //! The table of targets. Adding one: a module with seeds and a `run`, and a row in [`TARGETS`].
 
 mod chat;
+mod cluster;
 mod gguf;
 mod model;
 mod quant;
@@ -44,6 +45,9 @@ pub static TARGETS: &[Target] = &[
     wire::ANSWER,
     store::FILE,
     store::ENTRY,
+    cluster::LINK,
+    cluster::GATE,
+    cluster::WORD,
 ];
 
 /// Targets with known faults, which test the driver itself. CI does not fuzz them.

@@ -40,6 +40,7 @@ impl Member {
     pub fn form(&mut self, committed: u64) -> Result<Formed, Error> {
         let start = Instant::now();
         let end = start + self.settings.deadlines.form;
+        let mut told = None;
         loop {
             let error = match self.attempt(committed, end) {
                 Ok(formed) => return Ok(formed),
@@ -57,8 +58,13 @@ impl Member {
             }
             if Instant::now() >= end {
                 let waited_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+                // The last try may have been cut short: what rank 0 said counts for more.
+                let error = told.unwrap_or(error);
                 let what = format!("joining the group at {}: {error}", self.hub);
                 return Err(Error::Late { waited_ms, what });
+            }
+            if matches!(error, Error::Refused { .. }) {
+                told = Some(error);
             }
             std::thread::sleep(RETRY);
         }

@@ -4,6 +4,7 @@ mod faults;
 mod groups;
 mod links;
 mod model;
+mod processes;
 mod rendezvous;
 mod splits;
 mod streams;
