@@ -25,6 +25,7 @@
 //! assert_eq!(all, [0, 0, 0, 0, 1, 1, 1, 1]);
 //! ```
 
+mod alone;
 mod control;
 mod error;
 mod flow;
@@ -38,6 +39,7 @@ mod profile;
 mod stream;
 mod watch;
 
+pub use alone::Alone;
 pub use control::{
     Channel, Deadlines, Formed, Hub, Identity, Join, Key, LinkHello, Member, PREAMBLE_BYTES,
     Preamble, Purpose, Roster, Settings, Transport, Word,

@@ -1,7 +1,7 @@
 //! Groups over every transport: gates, commands, breaks and what follows.
 
 use crate::support::{hub, keyed, member, on_ranks, part, settings};
-use ironstar_cluster::{Cluster, Settings, Transport};
+use ironstar_cluster::{Alone, Cluster, Settings, Transport};
 use ironstar_device::{Exchange, ExchangeError, GateKind};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -183,4 +183,15 @@ fn what_a_group_spends_is_counted_by_kind() {
         let table = profile.table();
         assert!(table.contains("ffn") && !table.contains("attention"), "{table}");
     }
+}
+
+#[test]
+fn a_rank_alone_counts_its_gates_and_gives_its_own_part_back() {
+    let mut group = Alone::new(0, 3);
+    let mut all = [0; 6];
+    group.broadcast(&mut vec![1]).expect("rank 0");
+    group.gather(GateKind::Ffn, &[7, 8], &mut all).expect("nobody is waited for");
+    assert_eq!(all, [7, 8, 7, 8, 7, 8]);
+    assert_eq!((group.counts().of(GateKind::Ffn), group.counts().bytes[1]), (1, 2));
+    assert!(group.wait(&mut all).is_err() && Alone::new(1, 3).broadcast(&mut Vec::new()).is_err());
 }

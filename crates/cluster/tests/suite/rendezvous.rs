@@ -132,7 +132,7 @@ fn a_full_group_says_so_and_a_rank_that_is_taken_too() {
     });
 }
 
-/// A rank that joins and then says nothing loses its seat at the deadline, and the next one gets it.
+/// A rank that joins and then says nothing loses its seat at the deadline, and the next gets it.
 #[test]
 fn a_rank_that_falls_silent_while_links_are_made_is_replaced() {
     let mut ours = settings();
