@@ -7,6 +7,7 @@ use ironstar_engine::scheduler::{Constraint, Request};
 use ironstar_engine::{CancelFlag, Generate};
 use ironstar_text::Segment;
 use ironstar_text::chat::{Conversation, Message};
+use ironstar_wire::grammar::{Bounds, of_answer};
 use ironstar_wire::{
     ApiError, Call, ErrorKind, Identity, ParserOptions, PlainPrompt, Prompt, Protocol, parse,
     prepare,
@@ -133,7 +134,16 @@ fn plain(app: &App, call: &Call, prompt: &PlainPrompt) -> Result<Asked, ApiError
         stop: call.stop.clone(),
         ..ParserOptions::default()
     };
-    Ok(Asked { tokens, parser, constraint: None })
+    let bounds = Bounds {
+        release: app.model.profile.release,
+        dsml_token: app.model.profile.dsml_token,
+        in_calls: false,
+        tools: &call.tools,
+        format: &call.format,
+    };
+    let grammar = of_answer(&bounds);
+    let constraint = grammar.map(|text| app.grammars.constraint(&text, None)).transpose()?;
+    Ok(Asked { tokens, parser, constraint })
 }
 
 fn encode(app: &App, segments: &[Segment]) -> Result<Vec<u32>, ApiError> {

@@ -2,6 +2,7 @@
 
 mod client;
 mod faults;
+mod fields;
 mod front;
 mod life;
 mod limits;

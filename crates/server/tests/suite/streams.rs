@@ -336,6 +336,9 @@ fn a_schema_binds_the_answer_or_is_refused() {
     let bound = form(r#"{"enum": ["yes", "no"]}"#);
     let reply = server.post("/v1/chat/completions", &chat("hi", &bound));
     assert_eq!(ok(&reply).json()["choices"][0]["message"]["content"], "\"no\"");
+    let plain = bound.replace(NO_THINK, "");
+    let reply = server.post("/v1/completions", &format!(r#"{{"prompt": "hi"{plain}}}"#));
+    assert_eq!(ok(&reply).json()["choices"][0]["text"], "\"no\"", "plain prompts too");
     // After the reasoning only, where there is some.
     let thinking = bound.replace("disabled", "enabled");
     let message = server.post("/v1/chat/completions", &chat("ponder", &thinking)).json();
