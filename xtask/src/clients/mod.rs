@@ -19,6 +19,10 @@ const FOLDER: &str = "crates/server/tests/clients";
 const LIMIT: Duration = Duration::from_secs(170);
 /// Requests that are made up for each operation of the OpenAPI file, good ones and bad ones.
 const MADE_UP: &str = "12";
+/// Time in which nobody asks.
+const IDLE: Duration = Duration::from_secs(2);
+/// Most microseconds of the server's threads for a token.
+const OVERHEAD_MICROS_MAX: f64 = 40.0;
 /// What is looked at in each of their answers.
 const LOOKED_AT: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
                          response_schema_conformance,response_headers_conformance,\
@@ -65,8 +69,28 @@ pub fn run(root: &Path, target: &Path) -> Result<()> {
         start(name, command)?.wait(end)?;
     }
     tester.wait(end)?;
+    costs(&scripted, &nano)?;
     scripted.stop()?;
     nano.stop()
+}
+
+/// What servers cost: nothing while nobody asks, and little for a token. The bounds are loose, since
+/// the machine may be slow; docs/server.md has figures.
+fn costs(scripted: &Server, nano: &Server) -> Result<()> {
+    let micros = scripted.overhead()?;
+    println!("clients: {micros:.1} us of the server's threads for a token of a stream");
+    if micros > OVERHEAD_MICROS_MAX {
+        bail!("a token costs {micros:.1} us beside the engine; {OVERHEAD_MICROS_MAX} are allowed");
+    }
+    let before = [scripted.ticks("")?, nano.ticks("")?];
+    std::thread::sleep(IDLE);
+    let idle = [scripted.ticks("")? - before[0], nano.ticks("")? - before[1]];
+    println!("clients: {idle:?} hundredths of a second of processor time in {IDLE:?} of idleness");
+    // 1 % of the time, and one tick since a tick may be somebody else's.
+    if idle.iter().any(|ticks| *ticks > IDLE.as_secs() + 1) {
+        bail!("servers that nobody asks use more than 1 % of a processor");
+    }
+    Ok(())
 }
 
 /// All agents, with the release binary; `names` are some of them, or none for all.

@@ -2,10 +2,16 @@
 
 use crate::ci::finish;
 use anyhow::{Context, Result, bail};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// Tokens of the answer whose cost is measured.
+const TOKENS: u32 = 5000;
+/// Microseconds of a tick of Linux's clock of processes.
+const TICK_MICROS: f64 = 10_000.0;
 
 /// A server of ours; it is killed if nobody stops it.
 pub struct Server {
@@ -39,6 +45,48 @@ impl Server {
             }
             told.push_str(&line);
         }
+    }
+
+    /// Streams an answer of many tokens and says how much processor time of the server's threads a
+    /// token took, in microseconds; the engine's thread does not count.
+    pub fn overhead(&self) -> Result<f64> {
+        let before = self.ticks("server")?;
+        let body = format!(
+            "{{\"messages\": [{{\"role\": \"user\", \"content\": \"endless\"}}], \"stream\": true, \
+             \"max_tokens\": {TOKENS}}}"
+        );
+        let address = self.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address)?;
+        write!(
+            stream,
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        let answer = String::from_utf8_lossy(&answer);
+        if !answer.contains("\"finish_reason\":\"length\"") || !answer.contains("[DONE]") {
+            bail!("the answer of {TOKENS} tokens is not whole");
+        }
+        let ticks = self.ticks("server")?.saturating_sub(before);
+        Ok(ticks as f64 * TICK_MICROS / f64::from(TOKENS))
+    }
+
+    /// Hundredths of a second of processor time of all threads of a name, or of all.
+    pub fn ticks(&self, name: &str) -> Result<u64> {
+        let mut sum = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+            // A thread may end meanwhile.
+            let Ok(stat) = std::fs::read_to_string(task?.path().join("stat")) else { continue };
+            let Some((head, rest)) = stat.rsplit_once(") ") else { continue };
+            if head.split_once('(').is_some_and(|(_, thread)| thread.starts_with(name)) {
+                // User and system time are the 14th and 15th field; the state is the third.
+                let times = rest.split(' ').skip(11).take(2);
+                sum += times.filter_map(|time| time.parse::<u64>().ok()).sum::<u64>();
+            }
+        }
+        Ok(sum)
     }
 
     /// Asks it to end, as a service manager does.

@@ -291,6 +291,28 @@ fn the_schema_says_what_the_tag_does_not() {
         untyped("s", "001") + &untyped("n", "10") + &untyped("?", "[]") + &untyped("!", " x ");
     let joined = parse(&options, &block(&call("f", &parameters)), false);
     assert_eq!(joined.calls, [ended("f", r#"{"s": "001", "n": 10, "?": [], "!": " x "}"#)]);
+    // A string stays one whatever it looks like; other types and none take whole JSON as it is
+    // written, and what is no JSON is a string.
+    for (value, is_json) in [
+        ("001", false),
+        ("true", true),
+        ("1e3", true),
+        ("NaN", false),
+        ("0x10", false),
+        ("null", true),
+        ("[]", true),
+        ("{\"a\": [1, 2.50]}", true),
+        ("12345678901234567890", true),
+        ("1 2", false),
+    ] {
+        let quoted = serde_json::Value::from(value).to_string();
+        let bare = if is_json { value.to_owned() } else { quoted.clone() };
+        for (name, wanted) in [("s", &quoted), ("n", &bare), ("?", &bare)] {
+            let joined = parse(&options, &block(&call("f", &untyped(name, value))), false);
+            let wanted = format!("{{\"{name}\": {wanted}}}");
+            assert_eq!(joined.calls, [ended("f", &wanted)], "{name}: {value}");
+        }
+    }
 }
 
 /// H14.
