@@ -51,6 +51,9 @@ pub fn open(model: Option<&Path>, mtp_model: Option<&Path>) -> Result<Opened, Fa
 
 /// An engine as the flags want it, with the model's name.
 pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
+    if flags.ranks.ranks == 1 && flags.ranks.listen.is_some() {
+        return Err(Failure::caller("--listen waits for other ranks: say how many with --ranks N"));
+    }
     let opened = open(flags.model.as_deref(), flags.mtp_model.as_deref())?;
     let options = EngineOptions {
         backend: match flags.backend {

@@ -1,6 +1,8 @@
 //! `ironstar run` and its neighbours, as a person or a script uses them.
 
 mod common;
+#[path = "suite/ranks.rs"]
+mod ranks;
 
 use common::{failure, folder, ironstar, project, run, text};
 use serde_json::Value;

@@ -123,12 +123,21 @@ impl Model {
         if self.part.ranks == 1 || self.part.rank > 0 {
             return Ok(());
         }
-        if self.tell(backend, states, order).is_ok() {
-            return Ok(());
+        match self.tell(backend, states, order) {
+            Err(Error::Device(DeviceError::Exchange(_))) => {}
+            other => return other,
         }
         let exchange = backend.exchange().expect("a part is loaded on a backend in a group");
         exchange.reform().map_err(DeviceError::from)?;
         self.tell(backend, states, order)
+    }
+
+    /// After a failure inside a pass: the others must not wait at a gate for this rank.
+    pub(super) fn give_up(&self, backend: &mut dyn Backend, error: &Error) {
+        let by_group = matches!(error, Error::Device(DeviceError::Exchange(_)));
+        if let Some(exchange) = backend.exchange().filter(|_| !by_group && self.part.ranks > 1) {
+            exchange.abort(&error.to_string());
+        }
     }
 
     fn tell(

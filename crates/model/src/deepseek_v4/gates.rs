@@ -23,15 +23,17 @@ pub(super) fn sum(
     backend.read(buffer, 0, &mut mine)?;
     let mut all = vec![0; mine.len() * ranks];
     gather(backend, gate, &mine, &mut all)?;
-    let mut values = vec![0.0; len];
+    let words: Vec<&[[u8; 4]]> =
+        all.chunks_exact(mine.len()).map(|part| part.as_chunks::<4>().0).collect();
     let mut parts = [0.0; 8];
-    for (at, value) in values.iter_mut().enumerate() {
-        for (part, bytes) in parts.iter_mut().zip(all.chunks_exact(mine.len())) {
-            let word = bytes[at * 4..].first_chunk().expect("a part has `len` words");
-            *part = f32::from_le_bytes(*word);
-        }
-        *value = subtree(&parts[..ranks]);
-    }
+    let values: Vec<f32> = (0..len)
+        .map(|at| {
+            for (part, words) in parts.iter_mut().zip(&words) {
+                *part = f32::from_le_bytes(words[at]);
+            }
+            subtree(&parts[..ranks])
+        })
+        .collect();
     backend.write_f32(buffer, 0, &values)?;
     Ok(())
 }

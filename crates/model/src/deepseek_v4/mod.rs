@@ -24,7 +24,8 @@
 //!
 //! [`shape`] has the numbers, [`weights`] the table of tensors, [`state`] what a session keeps,
 //! `forward.rs` the pass, `draft.rs` the MTP block and [`dspark`] the other drafter; [`import`]
-//! maps published checkpoints.
+//! maps published checkpoints. Several ranks share a model by `part.rs` (who holds what), `gates.rs`
+//! (where partial sums meet) and `follow.rs` (how the others learn what rank 0 does).
 
 mod draft;
 pub mod dspark;
@@ -286,6 +287,19 @@ impl Model {
             state.check_begin(span.rows.len())?;
         }
         self.lead_step(backend, step, states, (&rows, wanted.drafts, &draft_rows))?;
+        let made = self.evaluate(backend, step, states, (rows, draft_rows), observer);
+        made.inspect_err(|error| self.give_up(backend, error))
+    }
+
+    /// The pass itself, on this rank's part.
+    fn evaluate(
+        &self,
+        backend: &mut dyn Backend,
+        step: &Step,
+        states: &mut [&mut State],
+        (rows, draft_rows): (Vec<usize>, Vec<usize>),
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Output, Error> {
         let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();
         for (span, state) in step.spans.iter().zip(states.iter_mut()) {
             state.begin(span.rows.len(), &steering);
@@ -364,7 +378,9 @@ impl Model {
         };
         self.check_draft(state, next_token)?;
         self.lead_draft(backend, state, next_token, None)?;
-        draft::guess(&mut self.draft_pass(backend), &self.weights, mtp, state, next_token)
+        let mut pass = self.draft_pass(backend);
+        let made = draft::guess(&mut pass, &self.weights, mtp, state, next_token);
+        made.inspect_err(|error| self.give_up(backend, error))
     }
 
     /// At most so many guesses of the tokens after `next_token`, which follows the state's last
@@ -381,7 +397,7 @@ impl Model {
             self.lead_draft(backend, state, next_token, Some(most))?;
         }
         let mut pass = self.draft_pass(backend);
-        match &self.drafter {
+        let made = match &self.drafter {
             None => Err(Error::Draft("no draft block was loaded")),
             Some(Drafter::Mtp(mtp)) => {
                 draft::chain(&mut pass, &self.weights, mtp, state, next_token, most)
@@ -389,7 +405,8 @@ impl Model {
             Some(Drafter::Spark(spark)) => {
                 dspark_pass::guess(&mut pass, &self.weights, spark, state, next_token, most)
             }
-        }
+        };
+        made.inspect_err(|error| self.give_up(backend, error))
     }
 
     fn lead_draft(

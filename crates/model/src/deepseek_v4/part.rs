@@ -1,10 +1,10 @@
 //! A rank's part of the weights (DESIGN 5): which bytes of which tensor, and which rank counts a
 //! model allows.
 //!
-//! Heads, output groups, the inner width of experts and the vocabulary go by output rows. `wo_b` and
-//! the last matrix of an FFN go along K, on the borders of shards. Routed experts go by the cells
-//! of their sum: half of the inner width, and from four ranks on groups of experts. All else is
-//! held by every rank.
+//! Heads, output groups, the inner width of experts and the vocabulary go by output rows. `wo_b`
+//! and the last matrix of an FFN go along K, on the borders of shards. Routed experts go by the
+//! cells of their sum: half of the inner width, and from four ranks on groups of experts. All else
+//! is held by every rank.
 
 use super::load::find;
 use super::shape::Shape;

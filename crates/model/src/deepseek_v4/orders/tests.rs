@@ -40,7 +40,7 @@ proptest! {
     #[test]
     fn any_bytes_are_an_order_or_an_error(
         kind in 0u8..8,
-        tail in prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(255), any::<u8>()], 0..90),
+        tail in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..90),
     ) {
         if let Ok(order) = Order::decode(&[&[kind][..], &tail].concat()) {
             let again = Order::decode(&order.encode()).expect("our own bytes");

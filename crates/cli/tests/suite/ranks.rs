@@ -1,0 +1,127 @@
+//! Several processes on one model: the answer of one, whatever carries their gates, and what
+//! happens when a rank is killed.
+
+use crate::common::{failure, ironstar, text};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Stdio};
+use std::time::Duration;
+
+const ASK: [&str; 9] =
+    ["run", "-p", "Tell me a short story.", "--seed", "7", "-n", "24", "--threads", "2"];
+
+fn story(more: &[&str]) -> String {
+    text(&ASK.iter().chain(more).copied().collect::<Vec<_>>())
+}
+
+#[test]
+fn ranks_answer_as_one_process_does() {
+    let one = story(&["--speculate", "off"]);
+    assert_eq!(story(&["--ranks", "2"]), one, "two over shared memory");
+    assert_eq!(story(&["--ranks", "2", "--transport", "tcp"]), one, "two over TCP");
+    assert_eq!(story(&["--ranks", "4", "--speculate", "mtp"]), one, "four that guess");
+}
+
+#[test]
+fn rank_counts_that_cannot_be_are_told_before_anything_starts() {
+    for (ranks, reason) in [("8", "output groups"), ("3", "1, 2, 4 or 8"), ("0", "1, 2, 4 or 8")] {
+        let (code, errors) = failure(&["run", "-p", "x", "--ranks", ranks]);
+        assert!(code == 2 && errors.contains(reason), "{ranks}: {code} {errors}");
+    }
+    let shown = text(&["inspect", "--ranks", "4"]);
+    assert!(shown.contains("Weights on each of 4 ranks"), "{shown}");
+}
+
+#[test]
+fn a_rank_that_people_start_joins() {
+    let words: Vec<&str> =
+        ASK.iter().copied().chain(["--ranks", "2", "--listen", "127.0.0.1:0"]).collect();
+    let leader = ironstar(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut leader = leader.expect("the binary was built for this test");
+    let mut errors = BufReader::new(leader.stderr.take().expect("piped"));
+    let mut line = String::new();
+    errors.read_line(&mut line).expect("text");
+    let address = line.trim().rsplit(' ').next().expect("it says where it waits").to_owned();
+    let worker = ironstar(&["worker", "--join", &address, "--threads", "1"]).output();
+    let worker = worker.expect("the binary was built for this test");
+    let told = String::from_utf8_lossy(&worker.stderr);
+    let answer = leader.wait_with_output().expect("it ends");
+    let mut rest = String::new();
+    errors.read_to_string(&mut rest).expect("text");
+    assert!(answer.status.success(), "{line}{rest}{told}");
+    assert!(worker.status.success(), "it ends when rank 0 does: {told}");
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), story(&[]));
+}
+
+/// A server, its address, and what it says on standard error.
+struct Serving(Child, String, BufReader<ChildStderr>);
+
+impl Serving {
+    fn start(words: &[&str]) -> Serving {
+        let mut child = ironstar(words).stderr(Stdio::piped()).spawn().expect("the binary");
+        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("http://") {
+            line.clear();
+            assert!(errors.read_line(&mut line).expect("text") > 0, "it ended");
+        }
+        let address = line.trim().rsplit("http://").next().expect("an address").to_owned();
+        Serving(child, address, errors)
+    }
+
+    /// Status line and body of an answer.
+    fn ask(&self) -> (String, String) {
+        let body = r#"{"prompt":"Once upon a time","max_tokens":12,"temperature":0}"#;
+        let mut stream = TcpStream::connect(&self.1).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a socket");
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).expect("it reads");
+        stream.write_all(body.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        let text = answer.split("\"text\":").nth(1).map(|rest| rest.split("\",").next());
+        let text = text.flatten().unwrap_or_default().to_owned();
+        (answer.lines().next().unwrap_or_default().to_owned(), text)
+    }
+
+    /// Process of its only other rank.
+    fn other_rank(&self) -> u32 {
+        let id = self.0.id();
+        let path = format!("/proc/{id}/task");
+        let tasks = std::fs::read_dir(path).expect("Linux");
+        let children = tasks
+            .flatten()
+            .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let all: String = children.collect();
+        all.split_whitespace().next().and_then(|id| id.parse().ok()).expect("it has one")
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_killed_rank_is_started_again_and_the_next_request_is_answered() {
+    let mut serving = Serving::start(&["serve", "--port", "0", "--ranks", "2", "--threads", "2"]);
+    let (status, text) = serving.ask();
+    assert!(status.contains("200") && text.len() > 5, "{status} {text}");
+    let victim = serving.other_rank();
+    let killed = std::process::Command::new("kill").args(["-9", &victim.to_string()]).status();
+    assert!(killed.expect("kill is there").success());
+    let mut line = String::new();
+    while !line.contains("was started again") {
+        line.clear();
+        assert!(serving.2.read_line(&mut line).expect("text") > 0, "it ended");
+    }
+    assert_eq!(serving.ask(), (status, text), "the same answer, without a restart of rank 0");
+    assert_ne!(serving.other_rank(), victim);
+}
