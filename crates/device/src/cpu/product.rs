@@ -37,8 +37,10 @@ pub(crate) struct Weights {
 /// to lie there.
 #[derive(Default)]
 pub(crate) struct Packed {
-    known: HashMap<(*const (), Shape), (Weak<dyn AsRef<[u8]> + Send + Sync>, Weak<Lines>)>,
+    known: HashMap<(*const (), Shape), (Source, Weak<Lines>)>,
 }
+
+type Source = Weak<dyn AsRef<[u8]> + Send + Sync>;
 
 // SAFETY: the addresses are compared and never followed.
 unsafe impl Send for Packed {}

@@ -98,7 +98,10 @@ impl IntFormat for Q8_0 {
     ) {
         // SAFETY: the caller's promise; a block has 8 words and a scale.
         unsafe {
-            let codes: [S::I; 8] = std::array::from_fn(|i| word::<S>(fields[0], block * 8 + i));
+            let mut codes = [S::splat(0); 8];
+            for (i, codes) in codes.iter_mut().enumerate() {
+                *codes = word::<S>(fields[0], block * 8 + i);
+            }
             let d = half::<S>(fields[1], block);
             if S::BY_ROWS {
                 let isums = S::dot32_rows(&codes, x);
@@ -107,11 +110,32 @@ impl IntFormat for Q8_0 {
                 }
                 return;
             }
-            for (acc, x) in acc.iter_mut().zip(x) {
-                let isum = S::dot32_signed(&codes, &(*x).codes, &(*x).sum);
-                *acc = scaled::<S>(d, (*x).scale, isum, *acc);
+            for r in 0..R {
+                let isum = S::dot32_signed(&codes, &(*x[r]).codes, &(*x[r]).sum);
+                acc[r] = scaled::<S>(d, (*x[r]).scale, isum, acc[r]);
             }
         }
+    }
+}
+
+/// The 32 nibbles of a block: the low ones of its four words, then the high ones. Loops over vectors
+/// are written out here and in `supers.rs`: a closure has not the instruction set of the function
+/// that it is in, so what it calls may stay a call.
+///
+/// # Safety
+/// The machine has `S`; the field has the block.
+#[inline(always)]
+unsafe fn nibbles<S: Simd>(from: *const u8, block: usize) -> [[S::I; 4]; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mask = bytes::<S>(15);
+        let (mut low, mut high) = ([S::splat(0); 4], [S::splat(0); 4]);
+        for (i, (low, high)) in low.iter_mut().zip(&mut high).enumerate() {
+            let word = word::<S>(from, block * 4 + i);
+            *low = S::and(word, mask);
+            *high = S::and(S::shr(word, 4), mask);
+        }
+        [low, high]
     }
 }
 
@@ -139,13 +163,13 @@ unsafe fn narrow<S: Simd, C: Codes, const R: usize>(
             }
             return;
         }
-        for (acc, x) in acc.iter_mut().zip(x) {
+        for r in 0..R {
             let (sum, codes_x) =
-                (S::broadcast((&raw const (*x).sum).cast()), &raw const (*x).codes);
+                (S::broadcast((&raw const (*x[r]).sum).cast()), &raw const (*x[r]).codes);
             let isum = S::madd16(S::splat(0), sum, offset);
             let isum = S::dot16::<C>(isum, &codes[0], codes_x.cast());
             let isum = S::dot16::<C>(isum, &codes[1], codes_x.cast::<i8>().add(16));
-            *acc = scaled::<S>(d, (*x).scale, isum, *acc);
+            acc[r] = scaled::<S>(d, (*x[r]).scale, isum, acc[r]);
         }
     }
 }
@@ -171,12 +195,7 @@ impl IntFormat for Q4_0 {
     ) {
         // SAFETY: the caller's promise; a block has 4 words and a scale.
         unsafe {
-            let mask = bytes::<S>(15);
-            let words: [S::I; 4] = std::array::from_fn(|i| word::<S>(fields[0], block * 4 + i));
-            let codes = [
-                words.map(|word| S::and(word, mask)),
-                words.map(|word| S::and(S::shr(word, 4), mask)),
-            ];
+            let codes = nibbles::<S>(fields[0], block);
             narrow::<S, Self, R>(&codes, 8, half::<S>(fields[1], block), x, acc);
         }
     }
@@ -214,12 +233,11 @@ impl IntFormat for Mxfp4 {
     ) {
         // SAFETY: the caller's promise; a block has 4 words and a scale byte; nibbles are below 16.
         unsafe {
-            let (mask, table) = (bytes::<S>(15), S::table(&MXFP4_CODES));
-            let words: [S::I; 4] = std::array::from_fn(|i| word::<S>(fields[0], block * 4 + i));
-            let codes = [
-                words.map(|word| S::lookup(table, S::and(word, mask))),
-                words.map(|word| S::lookup(table, S::and(S::shr(word, 4), mask))),
-            ];
+            let mut codes = nibbles::<S>(fields[0], block);
+            let table = S::table(&MXFP4_CODES);
+            for codes in codes.as_flattened_mut() {
+                *codes = S::lookup(table, *codes);
+            }
             let d = S::load_half_e8m0(fields[1].add(block * TILE_ROWS));
             narrow::<S, Self, R>(&codes, 12, d, x, acc);
         }

@@ -63,14 +63,20 @@ impl<F: Super> IntFormat for F {
                 let (d, dmin) =
                     (half::<S>(fields[1], block * 2), half::<S>(fields[1], block * 2 + 1));
                 // J first, so that its registers are free for I.
-                let minimums = j.map(|j| S::mul_f32(dmin, S::from_i32(j)));
+                let mut minimums = [S::zero(); R];
+                for (minimum, j) in minimums.iter_mut().zip(&j) {
+                    *minimum = S::mul_f32(dmin, S::from_i32(*j));
+                }
                 let i = product_sums::<S, F, R>(words, &scales, x, [S::splat(0); R]);
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let inner = S::fms(d, S::from_i32(i[r]), minimums[r]);
                     *acc = S::fma(S::splat_f32((*x[r]).scale), inner, *acc);
                 }
             } else {
-                let offset = j.map(|j| S::mul(j, S::splat(-F::OFFSET)));
+                let mut offset = j;
+                for offset in &mut offset {
+                    *offset = S::mul(*offset, S::splat(-F::OFFSET));
+                }
                 let i = product_sums::<S, F, R>(words, &scales, x, offset);
                 let d = half::<S>(fields[1], block);
                 for (r, acc) in acc.iter_mut().enumerate() {
@@ -181,7 +187,11 @@ unsafe fn bits<S: Simd>(words: *const u8, index: usize, by: usize, mask: u8) -> 
     unsafe {
         let (by, mask) = (shift(by), bytes::<S>(mask));
         // A lane is shifted as a whole; what comes in from the next byte is above the mask.
-        std::array::from_fn(|i| S::and(S::shr(word::<S>(words, index + i), by), mask))
+        let mut out = [S::splat(0); 4];
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = S::and(S::shr(word::<S>(words, index + i), by), mask);
+        }
+        out
     }
 }
 
@@ -201,7 +211,11 @@ unsafe fn with_bits<S: Simd>(
     // SAFETY: the caller's promise.
     unsafe {
         let high = bits::<S>(words, index, by, mask);
-        std::array::from_fn(|i| S::or(low[i], S::shl(high[i], to)))
+        let mut out = low;
+        for (out, high) in out.iter_mut().zip(&high) {
+            *out = S::or(*out, S::shl(*high, to));
+        }
+        out
     }
 }
 
@@ -249,7 +263,8 @@ impl Super for Q3K {
     unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
         // SAFETY: the caller's promise; words 24..27.
         unsafe {
-            let [low0, low1, top] = [24, 25, 26].map(|i| word::<S>(words, i));
+            let (low0, low1) = (word::<S>(words, 24), word::<S>(words, 25));
+            let top = word::<S>(words, 26);
             let (nibble, pair) = (bytes::<S>(15), bytes::<S>(3));
             let scale = |low: S::I, at: i32, quad: i32| {
                 let low = S::and(S::shr(low, at), nibble);
@@ -288,7 +303,8 @@ impl Codes for Q4K {
 unsafe fn scales6<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
     // SAFETY: the caller's promise; words 0..3.
     unsafe {
-        let [scales, minimums, rest] = [0, 1, 2].map(|i| word::<S>(words, i));
+        let (scales, minimums) = (word::<S>(words, 0), word::<S>(words, 1));
+        let rest = word::<S>(words, 2);
         let (low6, low4, top2) = (bytes::<S>(63), bytes::<S>(15), bytes::<S>(0x30));
         let upper =
             |first: S::I, rest: S::I| S::or(S::and(rest, low4), S::and(S::shr(first, 2), top2));
@@ -359,7 +375,10 @@ impl Super for Q6K {
     unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
         // SAFETY: the caller's promise; words 48..52.
         unsafe {
-            let scales = std::array::from_fn(|i| word::<S>(words, 48 + i));
+            let mut scales = [S::splat(0); 4];
+            for (i, scales) in scales.iter_mut().enumerate() {
+                *scales = word::<S>(words, 48 + i);
+            }
             [scales, scales]
         }
     }

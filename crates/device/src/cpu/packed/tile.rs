@@ -289,13 +289,18 @@ unsafe fn int_inputs<S: Simd, F: IntFormat>(
         while S::INT_ROWS >= 16 && F::BY_ROWS && inputs.len() >= 16 {
             scratch = int_rows::<S, F, 16>(vector, &mut inputs, &shards, scratch);
         }
-        while S::INT_ROWS >= 8 && inputs.len() >= 8 {
+        // What is left over is filled up to the next kernel: a weight is decoded once for all of
+        // them, and that costs more than a row or two.
+        while S::INT_ROWS >= 8 && inputs.len() >= 7 {
             scratch = int_rows::<S, F, 8>(vector, &mut inputs, &shards, scratch);
         }
-        while inputs.len() >= 4 {
+        if S::INT_ROWS >= 8 && inputs.len() >= 5 {
+            scratch = int_rows::<S, F, 6>(vector, &mut inputs, &shards, scratch);
+        }
+        while inputs.len() >= 3 {
             scratch = int_rows::<S, F, 4>(vector, &mut inputs, &shards, scratch);
         }
-        if inputs.len() >= 2 {
+        if inputs.len() == 2 {
             scratch = int_rows::<S, F, 2>(vector, &mut inputs, &shards, scratch);
         }
         if !inputs.is_empty() {
@@ -304,7 +309,8 @@ unsafe fn int_inputs<S: Simd, F: IntFormat>(
     }
 }
 
-/// The first `R` inputs; takes them off and returns the scratch of the others.
+/// The first `R` inputs, or all where there are fewer: then the last one is done again in the places
+/// that are left, and nothing is kept of that. Takes them off and returns the scratch of the others.
 ///
 /// # Safety
 /// As for [`int_inputs`].
@@ -317,18 +323,23 @@ unsafe fn int_rows<'a, S: Simd, F: IntFormat, const R: usize>(
 ) -> &'a mut [[MaybeUninit<S::F>; SHARDS]] {
     let records = F::records(vector.part.x);
     let blocks = vector.part.plan.blocks;
+    let count = inputs.len().min(R);
     let rows: [_; R] = std::array::from_fn(|r| {
-        let (_, row) = vector.input(inputs.start + r);
+        let (_, row) = vector.input(inputs.start + r.min(count - 1));
         records[row * blocks..][..blocks].as_ptr()
     });
-    inputs.start += R;
-    let (to, rest) = scratch.split_at_mut(R);
+    inputs.start += count;
+    let (to, rest) = scratch.split_at_mut(count);
     // SAFETY: the machine has `S`; a row has `blocks` records by the slices above.
     unsafe {
         for shard in shards.clone() {
             let mut acc = [S::zero(); R];
             for block in part_blocks(blocks, vector.part.shards, shard) {
-                F::step::<S, R>(&vector.fields, block, rows.map(|row| row.add(block)), &mut acc);
+                let mut x = rows;
+                for x in &mut x {
+                    *x = x.add(block);
+                }
+                F::step::<S, R>(&vector.fields, block, x, &mut acc);
             }
             for (to, acc) in to.iter_mut().zip(acc) {
                 to[shard].write(acc);
