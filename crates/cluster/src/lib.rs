@@ -36,6 +36,7 @@ mod mesh;
 mod message;
 mod pace;
 mod profile;
+mod self_test;
 mod stream;
 mod watch;
 
@@ -55,5 +56,6 @@ pub use mesh::{BROADCAST_BYTES_MAX, Mesh, Place, Timing};
 pub use message::{Damage, HEADER_BYTES, Header, placed_sum};
 pub use pace::Pace;
 pub use profile::{GateProfile, GateTimes};
+pub use self_test::{LinkTime, StepCost, measure};
 pub use stream::{RECORD_BYTES_MAX, Record, Stream};
 pub use watch::Watch;

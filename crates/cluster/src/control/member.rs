@@ -112,7 +112,11 @@ impl Member {
                 Some(Word::Refused { refusal, reason }) => {
                     return Err(Error::Refused { refusal, reason });
                 }
-                Some(Word::Roster(roster)) => {
+                Some(Word::Roster(mut roster)) => {
+                    // Rank 0 may listen on all its addresses; this is one that was reached.
+                    if let Some(first) = roster.addresses.first_mut() {
+                        *first = self.hub;
+                    }
                     let ranks = roster.addresses.len();
                     let fits = (1..ranks).contains(&roster.rank)
                         && self.ranks.is_none_or(|told| told == ranks)

@@ -1,7 +1,7 @@
 //! Groups over every transport: gates, commands, breaks and what follows.
 
 use crate::support::{hub, keyed, member, on_ranks, part, settings};
-use ironstar_cluster::{Alone, Cluster, Settings, Transport};
+use ironstar_cluster::{Alone, Cluster, Settings, Transport, measure};
 use ironstar_device::{Exchange, ExchangeError, GateKind};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -194,4 +194,15 @@ fn a_rank_alone_counts_its_gates_and_gives_its_own_part_back() {
     assert_eq!(all, [7, 8, 7, 8, 7, 8]);
     assert_eq!((group.counts().of(GateKind::Ffn), group.counts().bytes[1]), (1, 2));
     assert!(group.wait(&mut all).is_err() && Alone::new(1, 3).broadcast(&mut Vec::new()).is_err());
+}
+
+#[test]
+fn the_self_test_times_every_size_on_every_rank() {
+    let settings = settings();
+    let times = on_ranks(2, Transport::Shm, &settings, |mut group| measure(&mut group));
+    for times in times {
+        let times = times.expect("both are there");
+        assert_eq!(times.iter().map(|time| time.bytes).max(), Some(16 * 1024 * 1024));
+        assert!(times.iter().all(|time| time.best <= time.p50 && time.bytes_per_second() > 0.0));
+    }
 }

@@ -53,6 +53,8 @@ struct Protocol {
     ranks: usize,
     gates: u8,
     faults: bool,
+    /// Whether ranks keep to what [`Flow`] allows.
+    heeds_grant: bool,
 }
 
 impl Protocol {
@@ -107,7 +109,8 @@ impl Model for Protocol {
             }
             for other in self.others(at) {
                 let flow = rank.flows[other].as_ref().expect("a flow to every other");
-                if rank.posted && rank.sent[other] < PARTS && flow.may_send() {
+                if rank.posted && rank.sent[other] < PARTS && (flow.may_send() || !self.heeds_grant)
+                {
                     steps.push(Step::Send(at, other));
                 }
                 // A rank looks at its links only while it waits at a gate.
@@ -145,7 +148,8 @@ impl Model for Protocol {
             }
             Step::Send(at, other) => {
                 let rank = &mut group.ranks[at];
-                let number = rank.flows[other].as_mut().expect("a flow").send();
+                let flow = rank.flows[other].as_mut().expect("a flow");
+                let number = if self.heeds_grant { flow.send() } else { u64::MAX };
                 group.wires[at][other].push((number, rank.gate, rank.sent[other]));
                 group.ranks[at].sent[other] += 1;
                 // What is under way must fit the receives that the other end has posted.
@@ -157,7 +161,8 @@ impl Model for Protocol {
                 let (number, gate, part) = group.wires[other][at].remove(0);
                 let rank = &mut group.ranks[at];
                 let flow = rank.flows[other].as_mut().expect("a flow");
-                if (number, gate, part) == (flow.received() + 1, rank.gate, rank.came[other]) {
+                let due = if self.heeds_grant { flow.received() + 1 } else { u64::MAX };
+                if (number, gate, part) == (due, rank.gate, rank.came[other]) {
                     flow.receive();
                     flow.posted();
                     rank.came[other] += 1;
@@ -207,7 +212,7 @@ impl Model for Protocol {
 }
 
 fn check(ranks: usize, gates: u8, faults: bool, fewest: usize) {
-    let checker = Protocol { ranks, gates, faults }.checker().spawn_bfs().join();
+    let checker = Protocol { ranks, gates, faults, heeds_grant: true }.checker().spawn_bfs().join();
     checker.assert_properties();
     assert!(checker.is_done(), "all states were seen");
     let seen = checker.unique_state_count();
@@ -223,4 +228,12 @@ fn two_ranks_in_every_order_with_a_loss_or_a_stop() {
 #[test]
 fn three_ranks_in_every_order() {
     check(3, 1, false, 1000);
+}
+
+/// The model is no proof if it cannot fail.
+#[test]
+fn ranks_that_send_beyond_their_grant_are_found() {
+    let careless = Protocol { ranks: 2, gates: 3, faults: false, heeds_grant: false };
+    let checker = careless.checker().spawn_bfs().join();
+    assert!(checker.discovery("no send meets an empty queue").is_some());
 }

@@ -1,5 +1,6 @@
 //! Real processes: in two network namespaces with a cable between them where this user may make
-//! them, else over loopback. A cable that is cut, a rank that is killed, and what follows.
+//! them, else over loopback. A cable that is cut, a rank that stands still, one that is killed, and
+//! what follows.
 
 use crate::support::{keyed, part};
 use ironstar_cluster::{Cluster, Deadlines, Member, Settings, Transport};
@@ -119,6 +120,13 @@ impl Rank {
         Self { process, input, lines }
     }
 
+    fn signal(&self, name: &str) {
+        // The shell's own: not every machine has the program.
+        let words = ["-c".to_string(), format!("kill -{name} {}", self.process.id())];
+        let sent = Command::new("sh").args(words).status();
+        assert!(sent.is_ok_and(|status| status.success()), "`kill -{name}` of a child");
+    }
+
     /// The next line, which begins with `wanted`.
     fn hears(&self, wanted: &str) -> String {
         let line = self.lines.recv_timeout(PATIENCE).expect("a rank says something in time");
@@ -178,7 +186,8 @@ impl Place {
     fn address(&self) -> SocketAddr {
         let text = match self {
             Place::Loopback => "127.0.0.1:0",
-            Place::Namespaces(_) => "10.77.0.1:0",
+            // All addresses: the other rank must not believe that this is one.
+            Place::Namespaces(_) => "0.0.0.0:0",
         };
         text.parse().expect("an address")
     }
@@ -205,7 +214,10 @@ fn ranks_in_processes_survive_a_cut_cable_and_a_killed_rank() {
     let place = Place::make();
     let first = Rank::start(&place, 0, place.address());
     let at = first.hears("at ");
-    let address = at[3..].parse().expect("an address");
+    let mut address: SocketAddr = at[3..].parse().expect("an address");
+    if matches!(place, Place::Namespaces(_)) {
+        address.set_ip("10.77.0.1".parse().expect("an address"));
+    }
     let second = Rank::start(&place, 1, address);
     first.hears("whole");
     second.hears("whole");
@@ -226,6 +238,12 @@ fn ranks_in_processes_survive_a_cut_cable_and_a_killed_rank() {
             println!("whole {:?} after the cable is back", back.elapsed());
         }
     }
+    // A rank that stands still is given up, and is welcome when it goes on.
+    second.signal("STOP");
+    first.hears("broken");
+    second.signal("CONT");
+    first.comes_back();
+    second.comes_back();
     let mut second = second;
     second.process.kill().expect("it runs");
     let killed = Instant::now();
