@@ -3,8 +3,9 @@
 usage: kernel_check.py LIBRARY_FOLDER TEXT_FILE OPTIONS_FILE RECORD_FILE ARCHITECTURE...
 
 Two architectures at a time: NVRTC releases Python's lock and keeps programs apart. What ptxas says
-of each kernel (registers, stack, spills) is read from the compiler's log and goes into RECORD_FILE.
-Exit status 1 if any architecture does not compile.
+of each kernel (registers, stack, spills) is read from the compiler's log and goes into RECORD_FILE,
+and with it how many products of matrix units the kernel has. Exit status 1 if any architecture does
+not compile, or a kernel that is there for the matrix units does not use them.
 """
 
 import ctypes
@@ -16,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 THREADS = 2
 # The first messages of a compiler say what is wrong.
 LINES_MAX = 30
+# Kernels that multiply on matrix units; those of floats have an order of sums that units lack.
+MATRIX_UNITS = re.compile(r"tile_|big_(?!f16|bf16)|attend_tiles")
 
 
 def compiler(folder):
@@ -25,13 +28,13 @@ def compiler(folder):
 
 
 def compile_text(nvrtc, text, options, architecture):
-    """Status, log and seconds of one compilation, and the size of its machine code."""
+    """Status, log and seconds of one compilation, the size of its machine code, and its PTX."""
     begun = time.monotonic()
     program = ctypes.c_void_p()
     status = nvrtc.nvrtcCreateProgram(
         ctypes.byref(program), text, b"kernels", 0, None, None)
     if status != 0:
-        return status, "nvrtcCreateProgram failed", 0.0, 0
+        return status, "nvrtcCreateProgram failed", 0.0, 0, ""
     words = [*options, f"--gpu-architecture={architecture}", "--ptxas-options=-v"]
     array = (ctypes.c_char_p * len(words))(*[word.encode() for word in words])
     status = nvrtc.nvrtcCompileProgram(program, len(words), array)
@@ -39,11 +42,21 @@ def compile_text(nvrtc, text, options, architecture):
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetProgramLog(program, log)
-    size = ctypes.c_size_t()
+    size, ptx = ctypes.c_size_t(), ctypes.create_string_buffer(1)
     if status == 0:
+        nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
+        ptx = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetPTX(program, ptx)
         nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return status, log.value.decode(errors="replace"), time.monotonic() - begun, size.value
+    seconds = time.monotonic() - begun
+    return status, log.value.decode(errors="replace"), seconds, size.value, ptx.value.decode()
+
+
+def matrix_products(ptx):
+    """How many products on matrix units each kernel's text has."""
+    kernels = re.split(r"\.entry (\w+)", ptx)
+    return {name: body.count("mma.sync") for name, body in zip(kernels[1::2], kernels[2::2])}
 
 
 def resources(log):
@@ -78,12 +91,12 @@ def main():
     nvrtc = compiler(folder)
     failed = False
     with ThreadPoolExecutor(THREADS) as pool, open(record_file, "w", encoding="utf-8") as record:
-        print("architecture\tkernel\tregisters\tstack\tspilled\tshared", file=record)
+        print("architecture\tkernel\tregisters\tstack\tspilled\tshared\tmatrix", file=record)
         results = pool.map(lambda a: compile_text(nvrtc, text, options, a), architectures)
-        for architecture, (status, log, seconds, size) in zip(architectures, results):
-            kernels = resources(log)
+        for architecture, (status, log, seconds, size, ptx) in zip(architectures, results):
+            kernels, products = resources(log), matrix_products(ptx)
             for kernel in kernels:
-                print(architecture, *kernel, sep="\t", file=record)
+                print(architecture, *kernel, products.get(kernel[0], 0), sep="\t", file=record)
             if status != 0 or not kernels:
                 print(f"{architecture}: does not compile (status {status})")
                 print(without_resources(log))
@@ -91,10 +104,16 @@ def main():
                 continue
             if notes := without_resources(log):
                 print(notes)
+            units = [name for name, *_ in kernels if MATRIX_UNITS.match(name)]
+            without = [name for name in units if not products.get(name)]
+            if without or not units:
+                print(f"{architecture}: no product of matrix units in {', '.join(without) or 'any'}")
+                failed = True
             most = max(kernels, key=lambda kernel: kernel[1])
             spilling = [f"{name} {bytes_} bytes" for name, _, _, bytes_, _ in kernels if bytes_]
             print(f"{architecture:8} {len(kernels)} kernels, {size} bytes, {seconds:.1f} s, most "
-                  f"registers {most[1]} ({most[0]}), spills: {', '.join(spilling) or 'none'}")
+                  f"registers {most[1]} ({most[0]}), {len(units)} on matrix units, spills: "
+                  f"{', '.join(spilling) or 'none'}")
     sys.exit(1 if failed else 0)
 
 

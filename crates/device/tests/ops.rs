@@ -268,9 +268,13 @@ fn projections() {
 
 #[test]
 fn query_heads_and_key_rows() {
-    for (heads, width, pairs, eps) in
-        [(3, 128, 32, Some(1e-6)), (1, 70, 3, None), (8, 66, 1, Some(1e-6)), (2, 64, 0, None)]
-    {
+    for (heads, width, pairs, eps) in [
+        (3, 128, 32, Some(1e-6)),
+        (1, 70, 3, None),
+        (8, 66, 1, Some(1e-6)),
+        (2, 64, 0, None),
+        (3, 512, 32, Some(1e-6)),
+    ] {
         let mut numbers = Numbers(width as u64);
         let q = numbers.floats(11 * heads * width, 3.0);
         let x = numbers.floats(11 * width, 3.0);

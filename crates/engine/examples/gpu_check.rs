@@ -60,6 +60,8 @@ fn main() -> Outcome<()> {
         backend: BackendChoice::Cpu,
         drafter: DrafterChoice::None,
         step_rows: words.chunk,
+        // Checkpoints would cut the prompt into smaller steps.
+        checkpoint_spacing: words.chunk.max(2048),
         ..EngineOptions::default()
     };
     let gguf = Gguf::open(&words.model)?;

@@ -16,6 +16,7 @@ const FILES: &[(&str, &str)] = &[
     ("tiles_attend.k", include_str!("../../kernels/tiles_attend.k")),
     ("tiles_big.k", include_str!("../../kernels/tiles_big.k")),
     ("tiles_float.k", include_str!("../../kernels/tiles_float.k")),
+    ("tiles_inputs.k", include_str!("../../kernels/tiles_inputs.k")),
     ("tiles_sort.k", include_str!("../../kernels/tiles_sort.k")),
     ("fast/attention.k", include_str!("../../kernels/fast/attention.k")),
     ("fast/decode.k", include_str!("../../kernels/fast/decode.k")),
@@ -25,10 +26,10 @@ const FILES: &[(&str, &str)] = &[
 
 /// Bytes of the pools (`POOL`) of the kernels that have one.
 pub(crate) const POOLS: &[(&str, u32)] = &[
-    ("attend_tiles", 103_040),
+    ("attend_tiles", 92_480),
     ("big_q8_0", 88_064),
-    ("big_q2_k", 88_064),
-    ("big_iq2_xxs", 88_064),
+    ("big_q2_k", 71_680),
+    ("big_iq2_xxs", 71_680),
     ("big_f16", 81_920),
     ("big_bf16", 81_920),
 ];

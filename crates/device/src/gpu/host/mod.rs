@@ -103,7 +103,7 @@ impl Host {
             device: "this machine's CPU, kernels as fibres".into(),
             simd_width: 32,
             group_max: 1024,
-            group_bytes: 128 << 10,
+            group_bytes: 96 << 10,
             multiprocessors: 1,
             memory_total: 1 << 40,
             memory_free: 1 << 40,

@@ -5,7 +5,7 @@ use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::text::pool_bytes;
 use super::super::{Gpu, Scratch, check, size, small};
-use super::{GROUP, ROW_GROUP, SIMDGROUPS};
+use super::{GROUP, SIMDGROUPS};
 use crate::{Attend, Element, Error};
 
 /// Keys of a tile of scores; `ATTEND_KEYS` of the kernel.
@@ -13,7 +13,9 @@ const KEYS: u32 = 64;
 /// Heads that share the loading of keys; `ATTEND_HEADS` of the kernel.
 const HEADS: u32 = 4;
 /// Heads of a group on matrix units; `HEADS_TILE` of the kernel.
-const TILE_HEADS: u32 = 32;
+const TILE_HEADS: u32 = 16;
+/// Threads of such a group.
+const TILE_GROUP: u32 = 512;
 /// Scores that are held at a time, in elements; bounds the memory of a long prefill.
 const SCORES_MAX: usize = 1 << 26;
 
@@ -139,7 +141,7 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
     if bf16 && on_matrix_units(gpu, width) {
         let places = [q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out];
         let grid = [heads.div_ceil(TILE_HEADS), small(OPERATION, n)?, 1];
-        return gpu.launch("attend_tiles", grid, ROW_GROUP, &places, &arguments);
+        return gpu.launch("attend_tiles", grid, TILE_GROUP, &places, &arguments);
     }
     // What `fast/attention.k` takes; its sums are those of `attention.k`.
     let tiled = bf16 && width.is_multiple_of(32) && width <= 512;

@@ -5,7 +5,7 @@ use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, Weights, check, size, small};
 use super::products::{INPUTS, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
-use super::{GROUP, ROW_GROUP, SIMDGROUPS, big};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS};
 use crate::{Error, Experts, Ffn, Route, RouteBy};
 use ironstar_quant::Activation;
 
@@ -194,18 +194,13 @@ fn sorted(
     gpu: &mut Gpu,
     routed: &[Weights; 3],
     ids: Place,
-    shape: [usize; 2],
     [n, slots, stack]: [usize; 3],
 ) -> Result<Option<Sorted>, Error> {
     if n == 1 {
         return Ok(None);
     }
     let integer = routed.iter().all(|weights| weights.activation() != Activation::F32);
-    let width = match integer {
-        _ if big::experts(gpu, routed, shape, [slots, stack]) => big::SLOTS,
-        true => TILE_INPUTS,
-        false => INPUTS,
-    };
+    let width = if integer { TILE_INPUTS } else { INPUTS };
     Ok(Some(sort(gpu, ids, [slots, stack], width)?))
 }
 
@@ -234,7 +229,7 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error>
     gpu.counters.expert_bytes += slots.min(stack) as u64 * bytes(&routed);
     gpu.counters.dense_bytes += bytes(&shared);
 
-    let sorted = sorted(gpu, &routed, ids, [d, a.routed.gate.rows], [n, slots, stack])?;
+    let sorted = sorted(gpu, &routed, ids, [n, slots, stack])?;
     let mut inputs = Inputs::default();
     let half = Half {
         ffn: &a.shared,

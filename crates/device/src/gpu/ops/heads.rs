@@ -46,7 +46,11 @@ pub(in super::super) fn query_heads(gpu: &mut Gpu, a: &QueryHeads) -> Result<(),
     };
     // Eight lanes a head.
     let grid = [arguments.items.div_ceil(GROUP / 8), 1, 1];
-    gpu.launch("query_heads", grid, GROUP, &[q, table], &arguments)
+    let name = match a.width == 512 && a.rope.pairs.is_multiple_of(4) {
+        true => "query_heads_512",
+        false => "query_heads",
+    };
+    gpu.launch(name, grid, GROUP, &[q, table], &arguments)
 }
 
 pub(in super::super) fn kv_rows(gpu: &mut Gpu, a: &KvRows) -> Result<(), Error> {

@@ -139,8 +139,11 @@ impl Inputs {
             [gpu.scratch(codes, size(&[rows, columns]))?, gpu.scratch(scales, size(&[blocks, 4]))?];
         let arguments =
             QuantiseArgs { blocks: small("project", blocks)?, block: small("project", block)? };
-        let grid = [arguments.blocks.div_ceil(SIMDGROUPS), 1, 1];
-        gpu.launch("quantise", grid, GROUP, &[x, made[0], made[1]], &arguments)?;
+        let (name, grid) = match rows {
+            0..super::big::ROWS_MIN => ("quantise", arguments.blocks.div_ceil(SIMDGROUPS)),
+            _ => ("quantise_rows", small("project", size(&[rows, columns]))?.div_ceil(8 * GROUP)),
+        };
+        gpu.launch(name, [grid, 1, 1], GROUP, &[x, made[0], made[1]], &arguments)?;
         self.made[slot] = Some(made);
         Ok(made)
     }
@@ -231,8 +234,8 @@ fn launch(
     }
     let large = match p.stacked {
         None => super::big::plain(gpu, format, &arguments),
-        Some(Stacked { sorted: Some(sorted), .. }) if sorted.width == super::big::SLOTS => {
-            super::big::stacked(gpu, format, &arguments)
+        Some(Stacked { sorted: Some(sorted), .. }) => {
+            super::big::stacked(gpu, format, &arguments, sorted.width)
         }
         Some(_) => None,
     };
