@@ -1,4 +1,4 @@
-//! What a hostile rank can send: bytes of a link, words of the control connection, launch variables.
+//! What a hostile rank can send: bytes of a link, words of the control connection, variables.
 
 use super::{Target, signature};
 use ironstar_cluster::{
