@@ -209,11 +209,11 @@ fn framed<const N: usize>(
 }
 
 fn long(length: usize) -> [u8; 4] {
-    u32::try_from(length).expect("short").to_le_bytes()
+    u32::try_from(length).expect("a seed has a few hundred bytes").to_le_bytes()
 }
 
 fn short(length: usize) -> [u8; 2] {
-    u16::try_from(length).expect("short").to_le_bytes()
+    u16::try_from(length).expect("a seed has a few hundred bytes").to_le_bytes()
 }
 
 fn streams() -> Vec<Vec<u8>> {
