@@ -35,7 +35,7 @@ fn conversation() -> Answer {
 }
 
 fn shelved(disk: &SimDisk, bytes_max: u64) -> Answers {
-    Answers::new(MIB as usize, Some(Shelf::new(Arc::new(disk.clone()), bytes_max)))
+    Answers::new(1 << 20, Some(Shelf::new(Arc::new(disk.clone()), bytes_max)))
 }
 
 #[test]
