@@ -74,8 +74,8 @@ pub fn run(root: &Path, target: &Path) -> Result<()> {
     nano.stop()
 }
 
-/// What servers cost: nothing while nobody asks, and little for a token. The bounds are loose, since
-/// the machine may be slow; docs/server.md has figures.
+/// What servers cost: nothing while nobody asks, and little for a token. The bounds are loose,
+/// since the machine may be slow; docs/server.md has figures.
 fn costs(scripted: &Server, nano: &Server) -> Result<()> {
     let micros = scripted.overhead()?;
     println!("clients: {micros:.1} us of the server's threads for a token of a stream");

@@ -109,8 +109,8 @@ impl Client {
         let _gone = self.commands.send(Command::Stop);
     }
 
-    /// Most tokens of prompt and answer whose memory a request may have: a longer one fails, and who
-    /// asks here first can say so before anything else.
+    /// Most tokens of prompt and answer whose memory a request may have: a longer one fails, and
+    /// who asks here first can say so before anything else.
     #[must_use]
     pub fn session_tokens_max(&self) -> usize {
         self.session_tokens_max

@@ -166,8 +166,8 @@ fn check_length(app: &App, call: &Call, tokens: usize) -> Result<(), ApiError> {
         return Ok(());
     }
     let text = format!(
-        "a session of {planned} tokens, {tokens} of them the prompt, has no room in the memory that \
-         sessions may take; one of {most} tokens has: send a shorter prompt, or set a limit of \
+        "a session of {planned} tokens, {tokens} of them the prompt, has no room in the memory \
+         that sessions may take; one of {most} tokens has: send a shorter prompt, or set a limit of \
          tokens that fits"
     );
     Err(ApiError::new(ErrorKind::Invalid, "session_too_large", text))

@@ -65,8 +65,8 @@ def codex(url, home, note):
           'model = "ironstar"\nmodel_provider = "ironstar"\n[model_providers.ironstar]\n'
           f'name = "ironstar"\nbase_url = "{url}/v1"\nwire_api = "responses"\n'
           'request_max_retries = 0\nstream_max_retries = 0\n')
-    command = ["codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
-               QUESTION]
+    command = ["codex", "exec", "--skip-git-repo-check",
+               "--dangerously-bypass-approvals-and-sandbox", QUESTION]
     return command, {}, invoke("exec_command", cmd=f"cat {note}")
 
 
