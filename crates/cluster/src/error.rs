@@ -18,8 +18,6 @@ pub enum Refusal {
     Full,
     /// Somebody else has this rank, or there is no such rank.
     Rank,
-    /// The group could not be formed this time; it may be tried again.
-    Round,
 }
 
 /// Why a group was not formed. The text says what was found, what was wanted, and what to do.

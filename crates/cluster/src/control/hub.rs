@@ -91,7 +91,7 @@ impl Hub {
         }
     }
 
-    /// The first rank that is not there, for messages: what [`Hub::form`] waited for.
+    /// What [`Hub::form`] waited for in vain.
     fn late(&self, seats: &[Option<Seat>], start: Instant) -> Error {
         let missing: Vec<usize> =
             (1..self.ranks).filter(|rank| seats[rank - 1].is_none()).collect();

@@ -5,11 +5,12 @@ use super::words::{LinkHello, Purpose, Roster};
 use super::{Channel, Formed, Settings, Transport, Word};
 use crate::error::Error;
 use crate::link::{Limits, Link, LinkError, ShmLink, TcpLink, tune};
-use crate::mesh::{Mesh, Place};
+use crate::mesh::{Mesh, Place, Timing};
 use crate::pace::Pace;
 use crate::stream::Stream;
 use crate::watch::Watch;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -51,8 +52,22 @@ pub(super) fn make(
             }
         }
     }
-    let mesh = Mesh::new(place, gates, settings.timing, watch.clone()).map_err(posting)?;
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let pace = settings.timing.pace.shared(ranks_here(roster), cores);
+    let timing = Timing { pace, ..settings.timing };
+    let mesh = Mesh::new(place, gates, timing, watch.clone()).map_err(posting)?;
     Ok(Formed { mesh, streams, committed: roster.committed })
+}
+
+/// How many ranks share this machine, as far as their addresses tell.
+fn ranks_here(roster: &Roster) -> usize {
+    match roster.transport {
+        Transport::Shm => roster.addresses.len(),
+        Transport::Tcp => {
+            let own = roster.addresses[roster.rank].ip();
+            roster.addresses.iter().filter(|address| address.ip() == own).count()
+        }
+    }
 }
 
 /// One link that stands.

@@ -47,9 +47,8 @@ impl Member {
                 Err(error) => error,
             };
             let passes = match &error {
-                Error::Refused { refusal, .. } => {
-                    matches!(refusal, Refusal::Full | Refusal::Round)
-                }
+                // Somebody may have gone, and rank 0 not know it yet.
+                Error::Refused { refusal, .. } => *refusal == Refusal::Full,
                 Error::Settings { .. } => false,
                 _ => true,
             };
