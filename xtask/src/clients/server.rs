@@ -9,9 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Tokens of the answer whose cost is measured.
-const TOKENS: u32 = 5000;
-/// Microseconds of a tick of Linux's clock of processes.
-const TICK_MICROS: f64 = 10_000.0;
+const TOKENS: u32 = 20_000;
 
 /// A server of ours; it is killed if nobody stops it.
 pub struct Server {
@@ -50,7 +48,7 @@ impl Server {
     /// Streams an answer of many tokens and says how much processor time of the server's threads a
     /// token took, in microseconds; the engine's thread does not count.
     pub fn overhead(&self) -> Result<f64> {
-        let before = self.ticks("server")?;
+        let before = self.used("server")?;
         let body = format!(
             "{{\"messages\": [{{\"role\": \"user\", \"content\": \"endless\"}}], \"stream\": true, \
              \"max_tokens\": {TOKENS}}}"
@@ -69,24 +67,27 @@ impl Server {
         if !answer.contains("\"finish_reason\":\"length\"") || !answer.contains("[DONE]") {
             bail!("the answer of {TOKENS} tokens is not whole");
         }
-        let ticks = self.ticks("server")?.saturating_sub(before);
-        Ok(ticks as f64 * TICK_MICROS / f64::from(TOKENS))
+        let used = self.used("server")?.saturating_sub(before);
+        if used.is_zero() {
+            bail!("the kernel counts no processor time of threads in /proc/PID/task/*/schedstat");
+        }
+        Ok(used.as_secs_f64() * 1e6 / f64::from(TOKENS))
     }
 
-    /// Hundredths of a second of processor time of all threads of a name, or of all.
-    pub fn ticks(&self, name: &str) -> Result<u64> {
-        let mut sum = 0;
+    /// Processor time of all its threads whose name begins so.
+    pub fn used(&self, name: &str) -> Result<Duration> {
+        let mut nanos = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+            let folder = task?.path();
+            let read = |file| std::fs::read_to_string(folder.join(file));
             // A thread may end meanwhile.
-            let Ok(stat) = std::fs::read_to_string(task?.path().join("stat")) else { continue };
-            let Some((head, rest)) = stat.rsplit_once(") ") else { continue };
-            if head.split_once('(').is_some_and(|(_, thread)| thread.starts_with(name)) {
-                // User and system time are the 14th and 15th field; the state is the third.
-                let times = rest.split(' ').skip(11).take(2);
-                sum += times.filter_map(|time| time.parse::<u64>().ok()).sum::<u64>();
+            let (Ok(thread), Ok(times)) = (read("comm"), read("schedstat")) else { continue };
+            if thread.starts_with(name) {
+                let first = times.split(' ').next().context("schedstat is empty")?;
+                nanos += first.parse::<u64>().context("schedstat begins with a number")?;
             }
         }
-        Ok(sum)
+        Ok(Duration::from_nanos(nanos))
     }
 
     /// Asks it to end, as a service manager does.
