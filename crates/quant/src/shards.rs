@@ -25,9 +25,11 @@ pub fn shard_blocks(blocks: usize, shard: usize) -> Range<usize> {
 /// 8). Where the row's blocks divide by the number of such parts, these are the same blocks.
 #[inline]
 pub fn part_blocks(blocks: usize, shards: usize, shard: usize) -> Range<usize> {
-    assert!(shard < shards && shards <= SHARDS, "shard {shard} of {shards}");
-    let (each, rest) = (blocks / shards, blocks % shards);
-    let border = |i: usize| i * each + i * rest / shards;
+    let subtree = shards.is_power_of_two() && shards <= SHARDS;
+    assert!(subtree && shard < shards, "shard {shard} of {shards}");
+    // Shifts: kernels ask for every shard of every tile, and a division by a variable is slow.
+    let (by, rest) = (shards.trailing_zeros(), blocks & (shards - 1));
+    let border = |i: usize| i * (blocks >> by) + ((i * rest) >> by);
     border(shard)..border(shard + 1)
 }
 
