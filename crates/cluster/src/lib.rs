@@ -53,7 +53,7 @@ pub use link::{
     ByteLink, Bytes, Limits, Link, LinkError, MemoryLink, ShmLink, ShmSize, TcpLink, tune,
 };
 pub use mesh::{BROADCAST_BYTES_MAX, Mesh, Place, Timing};
-pub use message::{Damage, HEADER_BYTES, Header, placed_sum};
+pub use message::{Damage, HEADER_BYTES, Header, payload_sum, placed_sum};
 pub use pace::Pace;
 pub use profile::{GateProfile, GateTimes};
 pub use self_test::{LinkTime, StepCost, measure};

@@ -6,7 +6,7 @@
 
 use crate::flow::Flow;
 use crate::link::{Link, LinkError};
-use crate::message::{HEADER_BYTES, Header};
+use crate::message::{HEADER_BYTES, Header, payload_sum};
 use crate::pace::{Next, Pace, Waiting};
 use crate::profile::{GateProfile, GateTimes};
 use crate::watch::Watch;
@@ -56,6 +56,8 @@ pub struct Mesh {
     pending: Option<Pending>,
     /// This rank's part of it.
     mine: Vec<u8>,
+    /// Sums of the parts of the exchange under way that some peer was sent already.
+    sums: Vec<u64>,
     counts: GateCounts,
     profile: GateProfile,
 }
@@ -117,9 +119,9 @@ impl Mesh {
         for peer in &mut peers {
             peer.arm()?;
         }
-        let (mine, pending) = (Vec::new(), None);
+        let (mine, sums, pending) = (Vec::new(), Vec::new(), None);
         let (counts, profile) = (GateCounts::default(), GateProfile::default());
-        Ok(Self { place, timing, peers, watch, exchanges: 0, pending, mine, counts, profile })
+        Ok(Self { place, timing, peers, watch, exchanges: 0, pending, mine, sums, counts, profile })
     }
 
     /// Which rank this is.
@@ -140,7 +142,7 @@ impl Mesh {
         self.mine.clear();
         self.mine.extend_from_slice(mine);
         for index in 0..self.peers.len() {
-            if let Err(error) = self.peers[index].push(&due, mine) {
+            if let Err(error) = self.peers[index].push(&due, mine, &mut self.sums) {
                 return self.broken(error);
             }
         }
@@ -243,6 +245,7 @@ impl Mesh {
             return self.broken(misuse(format!("{total} bytes at once"), "far fewer"));
         };
         self.exchanges += 1;
+        self.sums.clear();
         for peer in &mut self.peers {
             (peer.sent, peer.came) = (0, 0);
         }
@@ -263,7 +266,7 @@ impl Mesh {
         loop {
             let (mut moved, mut done, mut begun) = (false, true, true);
             for peer in &mut self.peers {
-                moved |= peer.push(due, mine)?;
+                moved |= peer.push(due, mine, &mut self.sums)?;
                 let part = &mut all[peer.rank * mine.len()..][..mine.len()];
                 moved |=
                     peer.pull(due, |at, bytes| part[at..at + bytes.len()].copy_from_slice(bytes))?;
@@ -293,7 +296,7 @@ impl Mesh {
             let (mut moved, mut done) = (false, true);
             for peer in &mut self.peers {
                 let before = peer.sent;
-                moved |= peer.push(&due, bytes)?;
+                moved |= peer.push(&due, bytes, &mut self.sums)?;
                 peer.acks += u64::from(peer.sent - before);
                 if peer.sent < due.parts {
                     moved |= peer.pull_acks()?;
@@ -384,13 +387,18 @@ impl Peer {
     }
 
     /// Sends the parts that may be sent now; whether any was.
-    fn push(&mut self, due: &Due, mine: &[u8]) -> Result<bool, ExchangeError> {
+    fn push(&mut self, due: &Due, mine: &[u8], sums: &mut Vec<u64>) -> Result<bool, ExchangeError> {
         let before = self.sent;
         while self.sent < due.parts && self.flow.may_send() {
             let start = self.sent as usize * due.part_bytes;
             let part = &mine[start..mine.len().min(start.saturating_add(due.part_bytes))];
+            // Every peer gets the parts in order, so a sum is there or is the next.
+            if sums.len() == self.sent as usize {
+                sums.push(payload_sum(part));
+            }
             let header = due.header(self.sent, self.flow.send());
-            let sent = self.link.send(&header.seal(part), part);
+            let header = header.seal_summed(part.len(), sums[self.sent as usize]);
+            let sent = self.link.send(&header, part);
             sent.map_err(|error| self.error(error))?;
             self.sent += 1;
         }

@@ -70,8 +70,15 @@ impl Header {
     /// The 64 bytes that go in front of `payload`.
     #[must_use]
     pub fn seal(&self, payload: &[u8]) -> [u8; HEADER_BYTES] {
+        self.seal_summed(payload.len(), payload_sum(payload))
+    }
+
+    /// [`Header::seal`] for a payload whose [`payload_sum`] is known: the same bytes go to several
+    /// ranks, and are summed once.
+    #[must_use]
+    pub fn seal_summed(&self, payload_bytes: usize, payload_sum: u64) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        let length = u32::try_from(payload.len()).expect("a message is far below 4 GiB");
+        let length = u32::try_from(payload_bytes).expect("a message is far below 4 GiB");
         let words = [MAGIC, self.epoch, self.class, self.part, self.parts, length];
         for (at, word) in words.into_iter().enumerate() {
             bytes[4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());
@@ -80,7 +87,7 @@ impl Header {
         for (at, word) in longs.into_iter().enumerate() {
             bytes[24 + 8 * at..32 + 8 * at].copy_from_slice(&word.to_le_bytes());
         }
-        let sum = message_sum(&bytes, payload);
+        let sum = placed_sum(&bytes, 0).wrapping_add(payload_sum);
         bytes[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -101,7 +108,7 @@ impl Header {
         }
         let mut unsummed = *head;
         unsummed[SUM_AT..].fill(0);
-        if long(SUM_AT) != message_sum(&unsummed, payload) {
+        if long(SUM_AT) != placed_sum(&unsummed, 0).wrapping_add(payload_sum(payload)) {
             return Err(Damage::Sum);
         }
         let header = Header {
@@ -118,9 +125,11 @@ impl Header {
     }
 }
 
-fn message_sum(head: &[u8; HEADER_BYTES], payload: &[u8]) -> u64 {
-    // The payload's places follow those of the sixteen words before it.
-    placed_sum(head, 0).wrapping_add(placed_sum(payload, HEADER_BYTES as u64 / 4))
+/// A payload's share of its message's checksum: its words' places follow those of the header's
+/// sixteen.
+#[must_use]
+pub fn payload_sum(payload: &[u8]) -> u64 {
+    placed_sum(payload, HEADER_BYTES as u64 / 4)
 }
 
 /// Sum of the 32-bit words of `bytes`, each times `2 * place + 1`, modulo 2^64; `first` is the
