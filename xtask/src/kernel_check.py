@@ -107,7 +107,8 @@ def main():
             units = [name for name, *_ in kernels if MATRIX_UNITS.match(name)]
             without = [name for name in units if not products.get(name)]
             if without or not units:
-                print(f"{architecture}: no product of matrix units in {', '.join(without) or 'any'}")
+                names = ", ".join(without) or "any"
+                print(f"{architecture}: no product of matrix units in {names}")
                 failed = True
             most = max(kernels, key=lambda kernel: kernel[1])
             spilling = [f"{name} {bytes_} bytes" for name, _, _, bytes_, _ in kernels if bytes_]

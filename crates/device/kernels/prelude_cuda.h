@@ -155,7 +155,7 @@ FN void load_matrices(uint* out, const uint* from, uint word, uint l)
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                  : "r"(pool_address(from + word)));
 }
-// The same of the matrices turned: words l mod 4 of column l / 4, as the matrix has halves of words.
+// The same of the matrices turned: word l mod 4 of column l / 4, of a matrix of halves of words.
 FN void load_turned(uint* out, const uint* from, uint word, uint l)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -280,7 +280,7 @@ FN void host_load_matrices(uint* out, host::Shared<uint> from, uint word, int li
     for (uint i = 0u; i < 4u; ++i) at[i] = all[8u * i + (l >> 2)] + (l & 3u);
     for (uint i = 0u; i < 4u; ++i) out[i] = from[at[i]];
 }
-// The same of the matrices turned: words l mod 4 of column l / 4, as the matrix has halves of words.
+// The same of the matrices turned: word l mod 4 of column l / 4, of a matrix of halves of words.
 #define load_turned(out, from, word, l) host_load_turned((out), (from), (word), __LINE__)
 FN void host_load_turned(uint* out, host::Shared<uint> from, uint word, int line)
 {

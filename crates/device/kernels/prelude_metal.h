@@ -145,7 +145,7 @@ FN void load_matrices(thread uint* out, threadgroup uint* from, uint word, uint 
     for (uint i = 0u; i < 4u; ++i)
         out[i] = from[simd_shuffle(word, (ushort)(8u * i + (l >> 2))) + (l & 3u)];
 }
-// The same of the matrices turned: words l mod 4 of column l / 4, as the matrix has halves of words.
+// The same of the matrices turned: word l mod 4 of column l / 4, of a matrix of halves of words.
 FN void load_turned(thread uint* out, threadgroup uint* from, uint word, uint l)
 {
     uint column = l >> 2, shift = 16u * (column & 1u);
@@ -160,7 +160,8 @@ FN void mma_bf16(thread float* c, thread const uint* a, uint b0, uint b1, uint l
 {
     for (uint k = 0u; k < 8u; ++k) {
         ushort row = (ushort)((l & 28u) + (k & 3u)), column = (ushort)(8u * (l & 3u) + (k & 3u));
-        uint low = simd_shuffle(a[k < 4u ? 0 : 2], row), high = simd_shuffle(a[k < 4u ? 1 : 3], row);
+        uint low = simd_shuffle(a[k < 4u ? 0 : 2], row);
+        uint high = simd_shuffle(a[k < 4u ? 1 : 3], row);
         uint own = k < 4u ? b0 : b1;
         uint x = simd_shuffle(own, column), y = simd_shuffle(own, (ushort)(column + 4));
         for (uint h = 0u; h < 2u; ++h) {
