@@ -56,7 +56,7 @@ fn json_says_what_text_says() {
 
 #[test]
 fn the_next_run_need_not_read_again() {
-    let folder = common::folder("states");
+    let folder = folder("states");
     let state_dir = folder.join("new").join("states");
     let state_dir = state_dir.to_str().expect("a path in UTF-8");
     // Ends of prompts are stored when they are further than 64 tokens from a stored one.
@@ -92,7 +92,7 @@ fn a_prompt_may_come_from_a_pipe_or_a_file() {
     let piped = child.wait_with_output().expect("an end");
     assert_eq!(String::from_utf8_lossy(&piped.stdout), asked);
 
-    let file = common::folder("prompt-file").join("prompt.txt");
+    let file = folder("prompt-file").join("prompt.txt");
     std::fs::write(&file, "Who are you?").expect("a file");
     assert_eq!(
         text(&["run", "--prompt-file", file.to_str().expect("a name"), "--temp", "0"]),

@@ -69,23 +69,25 @@ impl Serving {
         Serving(child, address, errors)
     }
 
-    /// Status line and body of an answer.
+    /// Status line and text of an answer.
     fn ask(&self) -> (String, String) {
         let body = r#"{"prompt":"Once upon a time","max_tokens":12,"temperature":0}"#;
         let mut stream = TcpStream::connect(&self.1).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a socket");
         let head = format!(
-            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+            "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            self.1,
             body.len()
         );
         stream.write_all(head.as_bytes()).expect("it reads");
         stream.write_all(body.as_bytes()).expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
-        let text = answer.split("\"text\":").nth(1).map(|rest| rest.split("\",").next());
-        let text = text.flatten().unwrap_or_default().to_owned();
-        (answer.lines().next().unwrap_or_default().to_owned(), text)
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        let text = body["choices"][0]["text"].as_str().unwrap_or_default();
+        (head.lines().next().unwrap_or_default().to_owned(), text.to_owned())
     }
 
     /// Process of its only other rank.
