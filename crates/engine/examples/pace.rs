@@ -1,17 +1,16 @@
-//! Measures by a real clock what running answers feel while a long prompt is read: the gaps between
-//! their tokens before and meanwhile, and how long the prompt takes beside them and alone. Fails
-//! when one gap in twenty is longer than twice the normal one.
+//! Measures what running answers feel while a long prompt is read: the gaps between their tokens
+//! before and meanwhile, and how long the prompt takes beside them and alone. Time is what the one
+//! thread has run, so that other programs on the machine lengthen nothing. Fails when one gap in
+//! twenty is longer than twice the normal one.
 //!
-//! `cargo run --release -p ironstar-engine --example pace [MODEL.gguf [STREAMS]]`
+//! `cargo run --release -p ironstar-engine --example pace [MODEL.gguf [STREAMS]]`; Linux only.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
-use ironstar_engine::scheduler::{
-    Clock, Event, Limits, Request, RequestId, Scheduler, SystemClock,
-};
+use ironstar_engine::scheduler::{Clock, Event, Limits, Request, RequestId, Scheduler};
 use ironstar_engine::{Control, DrafterChoice, Engine, EngineOptions, Error, Generate};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Tokens of each answer before the prompt comes; the first of them warm up.
 const BEFORE: usize = 150;
@@ -19,7 +18,20 @@ const WARM: usize = 50;
 const PROMPT: u32 = 2000;
 
 /// When each token came.
-type Times = Arc<Mutex<Vec<Instant>>>;
+type Times = Arc<Mutex<Vec<Duration>>>;
+
+/// Time that this thread has run.
+struct Processor;
+
+impl Clock for Processor {
+    fn now(&self) -> Duration {
+        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("a Linux kernel");
+        let nanos = stat.split_whitespace().next().and_then(|word| word.parse().ok());
+        Duration::from_nanos(nanos.expect("its first number"))
+    }
+
+    fn wait(&self, _time: Duration) {}
+}
 
 fn main() -> Result<(), Error> {
     let mut words = std::env::args().skip(1);
@@ -29,6 +41,7 @@ fn main() -> Result<(), Error> {
     let options = EngineOptions {
         drafter: DrafterChoice::None,
         store_ram_bytes: 0,
+        threads: 1,
         ..EngineOptions::default()
     };
     let engine = Engine::open(&path, options, &mut |_| {})?;
@@ -37,15 +50,14 @@ fn main() -> Result<(), Error> {
     let prompt_of = |salt: u32, count: u32| -> Vec<u32> {
         (0..count).map(|i| (i * 7919 + salt * 104_729 + 11) % vocabulary).collect()
     };
-    let clock = Box::new(SystemClock::default());
-    let mut scheduler = Scheduler::new(engine, clock, Limits::default());
+    let mut scheduler = Scheduler::new(engine, Box::new(Processor), Limits::default());
     let (alone, _) = read(&mut scheduler, prompt_of(99, PROMPT));
     let answers: Vec<Times> = (0..streams).map(|_| Times::default()).collect();
     for (id, times) in (0u32..).zip(&answers) {
         let times = times.clone();
         let sink = move |event: Event| {
             if let Event::Token(_) = event {
-                times.lock().expect("no panic holds it").push(Instant::now());
+                times.lock().expect("no panic holds it").push(Processor.now());
             }
             Control::Continue
         };
@@ -57,9 +69,9 @@ fn main() -> Result<(), Error> {
     while answers.iter().any(|times| count(times) < BEFORE) {
         scheduler.turn();
     }
-    let begin = Instant::now();
+    let begin = Processor.now();
     let (beside, end) = read(&mut scheduler, prompt_of(100, PROMPT));
-    let gaps = |from: usize, after: Option<Instant>, until: Instant| -> Vec<Duration> {
+    let gaps = |from: usize, after: Option<Duration>, until: Duration| -> Vec<Duration> {
         let mut all = Vec::new();
         for times in &answers {
             let times = times.lock().expect("no panic holds it");
@@ -90,12 +102,12 @@ fn main() -> Result<(), Error> {
 }
 
 /// Reads a prompt while whatever runs goes on; how long that took, and when its first token came.
-fn read(scheduler: &mut Scheduler<Engine>, prompt: Vec<u32>) -> (Duration, Instant) {
-    let (clock, done) = (SystemClock::default(), Times::default());
-    let (start, heard) = (clock.now(), done.clone());
+fn read(scheduler: &mut Scheduler<Engine>, prompt: Vec<u32>) -> (Duration, Duration) {
+    let (start, done) = (Processor.now(), Times::default());
+    let heard = done.clone();
     let sink = move |event: Event| {
         if let Event::Token(_) = event {
-            heard.lock().expect("no panic holds it").push(Instant::now());
+            heard.lock().expect("no panic holds it").push(Processor.now());
         }
         Control::Continue
     };
@@ -106,5 +118,5 @@ fn read(scheduler: &mut Scheduler<Engine>, prompt: Vec<u32>) -> (Duration, Insta
         scheduler.turn();
     }
     let end = done.lock().expect("no panic holds it")[0];
-    (clock.now() - start, end)
+    (end - start, end)
 }

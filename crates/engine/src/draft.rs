@@ -58,7 +58,7 @@ pub(crate) const DRAFTS_MAX: usize = 8;
 const LOOKUP_TOKENS: usize = 3;
 /// How far back repeats are looked for: some 30 microseconds at most.
 const LOOKUP_REACH: usize = 32_768;
-/// Chance of surviving below which a guess of DSpark, and those behind it, are dropped.
+/// Chance of surviving below which a guess of a drafter, and those behind it, are dropped.
 const CONFIDENCE_MIN: f32 = 0.6;
 
 /// What the model has for guessing.
@@ -85,7 +85,8 @@ pub(crate) fn guess(
     let drafted = engine.model.draft_tokens(backend, session.state(), last, most)?;
     let sure = drafted.confidence.iter().take_while(|logit| survives(**logit)).count();
     let mut tokens = drafted.tokens;
-    if !drafted.confidence.is_empty() {
+    // Whoever names a drafter wants its guesses.
+    if how == Speculation::Auto || engine.model.spark().is_some() {
         tokens.truncate(sure);
     }
     Ok(tokens)

@@ -2,6 +2,7 @@
 
 use crate::backend::{self, BackendChoice};
 use crate::sampler::Sampler;
+use crate::speculation::CostModel;
 use crate::store::{Disk, Folder, Key, Settings, Store, Writing};
 use crate::{Error, Session};
 use ironstar_device::{Backend, Counters, Isa, Step};
@@ -97,6 +98,8 @@ pub struct Engine {
     tokenizer: Option<Arc<Tokenizer>>,
     observer: Option<Box<dyn Observer + Send>>,
     backend_note: Option<String>,
+    /// What guessing cost and gained in the last session that guessed.
+    pub(crate) costs: CostModel,
     /// States of sessions that are gone; their memory is freed at the next occasion.
     dropped: Dropped,
 }
@@ -182,6 +185,7 @@ impl Engine {
             tokenizer,
             observer: None,
             backend_note: None,
+            costs: CostModel::default(),
             dropped: Dropped::default(),
         })
     }
@@ -196,7 +200,8 @@ impl Engine {
     pub fn session(&mut self, context: usize) -> Result<Session, Error> {
         self.free_dropped();
         let state = self.model.new_state(self.backend.as_mut(), context)?;
-        Ok(Session::new(state, self.dropped.clone(), self.store.suspects()))
+        let costs = self.costs.heir();
+        Ok(Session::new(state, costs, self.dropped.clone(), self.store.suspects()))
     }
 
     /// The model.

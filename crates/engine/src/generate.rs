@@ -92,6 +92,8 @@ struct Block {
 /// How the rows of a block came about.
 struct Made {
     guesser: Option<Guesser>,
+    /// Guesses that were asked for.
+    asked: usize,
     /// Time of the drafter, and of the step.
     times: [Duration; 2],
 }
@@ -142,6 +144,7 @@ impl Session {
             Err(error) => return Err(error),
             Ok(_) => answer.run(self, engine, on_token, cancel)?,
         };
+        engine.costs = self.costs.clone();
         self.checkpoint_if_far(engine)?;
         Ok(Generated { tokens: answer.given, finish, speculation: answer.report })
     }
@@ -156,6 +159,7 @@ impl Session {
         let Some(made) = &block.step else { return Ok(()) };
         let cycle = Cycle {
             guesser: made.guesser,
+            asked: made.asked,
             guesses: block.guesses.len(),
             right: block.row,
             is_cut: block.is_cut,
@@ -276,7 +280,7 @@ impl Answer<'_> {
         let mut draft = |count| draft::guess(session, engine, how, count);
         let proposal = propose(&mut costs, &wish, &|| start.elapsed(), &mut draft);
         session.costs = costs;
-        let Proposal { guesser, tokens: guesses, drafting } = proposal?;
+        let Proposal { guesser, tokens: guesses, asked, drafting } = proposal?;
         let last = session.timeline.last().expect("generate refuses an empty session");
         let tokens = [&[*last], &guesses[..]].concat();
         let was_restored = session.is_just_restored();
@@ -290,7 +294,7 @@ impl Answer<'_> {
         self.report.drafted += guesses.len();
         let times = [drafting, start.elapsed().saturating_sub(drafting)];
         let logits = output.logits.values().to_vec();
-        let step = Some(Made { guesser, times });
+        let step = Some(Made { guesser, asked, times });
         Ok(Block { logits, guesses, row: 0, step, is_cut: false })
     }
 }

@@ -61,13 +61,18 @@ pub struct SyncProgress {
 pub type OnProgress<'a> = &'a mut dyn FnMut(SyncProgress);
 
 impl Session {
-    pub(crate) fn new(state: State, dropped: Dropped, suspects: Suspects) -> Self {
+    pub(crate) fn new(
+        state: State,
+        costs: CostModel,
+        dropped: Dropped,
+        suspects: Suspects,
+    ) -> Self {
         Session {
             state: Some(state),
             timeline: Vec::new(),
             logits: Vec::new(),
             logits_at: 0,
-            costs: CostModel::default(),
+            costs,
             restored: None,
             forgiven: false,
             is_foreign: false,

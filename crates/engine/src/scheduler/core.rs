@@ -89,6 +89,8 @@ pub struct Scheduler<S: Source> {
     turns: u64,
     status: Arc<Mutex<Status>>,
     done: Status,
+    /// What guessing cost and gained in the last answer that was alone.
+    costs: CostModel,
 }
 
 impl<S: Source> Scheduler<S> {
@@ -111,6 +113,7 @@ impl<S: Source> Scheduler<S> {
             turns: 0,
             status: Arc::default(),
             done: Status::default(),
+            costs: CostModel::default(),
         }
     }
 
@@ -374,7 +377,7 @@ impl<S: Source> Scheduler<S> {
             context,
             bytes,
             how,
-            costs: CostModel::default(),
+            costs: self.costs.heir(),
             proposal: Proposal::default(),
             counts,
             stats,
@@ -545,14 +548,15 @@ impl<S: Source> Scheduler<S> {
             if !item.reads {
                 let (tokens, speculation) = (active.stats.tokens, &mut active.stats.speculation);
                 let right = speculation.accepted - before.1;
-                let (guesser, drafting) = (active.proposal.guesser, active.proposal.drafting);
+                let Proposal { guesser, asked, drafting, .. } = active.proposal;
                 let is_cut = tokens - before.0 == right;
                 let step = now.saturating_sub(start).saturating_sub(drafting);
                 let (guesses, times) = (item.guesses, [drafting, step]);
-                let cycle = Cycle { guesser, guesses, right, is_cut, times };
+                let cycle = Cycle { guesser, asked, guesses, right, is_cut, times };
                 speculation.count(&cycle);
                 if lone {
                     active.costs.observe(&cycle);
+                    self.costs = active.costs.clone();
                 }
             }
         }

@@ -5,6 +5,9 @@
 //! those before were, n guesses give `1 + a(1) + a(1) a(2) + ...` tokens for `draft(n) +
 //! step(n + 1)`; the n with the best quotient is taken if it beats one token a plain step.
 //!
+//! A drafter gives only guesses that it is sure of. So of n that are asked for the k-th is there,
+//! and costs, with a chance of its own; a guess that is not there counts as a wrong one.
+//!
 //! What a trial may lose is bounded by a *credit*, in plain steps: it grows by [`ALLOWANCE`] of the
 //! time that passes and by what guessing gains, shrinks by what guessing loses, and never exceeds
 //! [`CREDIT_MAX`]. A guess is tried only if its loss, were all of it wrong, is within the credit.
@@ -33,6 +36,8 @@ const TRIES_MIN: u32 = 4;
 const PROVED: u32 = 32;
 /// What is expected of a first guess before any was seen, worth so many tries.
 const PRIOR: (f64, f64) = (0.75, 2.0);
+/// Tries of another session that count at the beginning of one.
+const INHERITED: f64 = 4.0;
 /// How much of what was seen is remembered from one try to the next.
 const MEMORY: f64 = 0.95;
 /// Samples that a mean of times remembers.
@@ -69,6 +74,8 @@ pub(crate) struct Offer {
 pub(crate) struct Cycle {
     /// `None`: a plain step that nobody guessed for.
     pub guesser: Option<Guesser>,
+    /// Guesses that were asked for.
+    pub asked: usize,
     /// Guesses that were verified.
     pub guesses: usize,
     /// How many of them were right.
@@ -99,10 +106,26 @@ impl Mean {
     }
 }
 
-/// Right guesses and tries at each depth, the recent counting more; and whether it rests.
+/// What came of guesses at a depth where those before were right, the recent counting more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Depth {
+    right: f64,
+    /// How many were there and verified.
+    there: f64,
+    asked: f64,
+}
+
+impl Depth {
+    /// Share that is there, where it was asked for.
+    fn there(self) -> f64 {
+        (self.there + PRIOR.1) / (self.asked + PRIOR.1)
+    }
+}
+
+/// Guesses at each depth, and whether it rests.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    seen: [(f64, f64); DRAFTS_MAX],
+    seen: [Depth; DRAFTS_MAX],
     /// Steps since it woke with guesses, or since it went to rest.
     steps: u32,
     is_resting: bool,
@@ -111,24 +134,45 @@ struct Record {
 
 impl Default for Record {
     fn default() -> Self {
-        Record { seen: [(0.0, 0.0); DRAFTS_MAX], steps: 0, is_resting: false, pause: PAUSE.0 }
+        Record { seen: [Depth::default(); DRAFTS_MAX], steps: 0, is_resting: false, pause: PAUSE.0 }
     }
 }
 
 impl Record {
-    /// Share of the guesses at each depth that are right where those before were.
-    fn shares(&self) -> [f64; DRAFTS_MAX] {
+    /// Share of the guesses at each depth that are right where those before were: of all that are
+    /// asked for, or of those that are there.
+    fn shares(&self, tries: impl Fn(&Depth) -> f64) -> [f64; DRAFTS_MAX] {
         let mut expected = PRIOR.0;
-        self.seen.map(|(right, tries)| {
-            expected = (right + expected * PRIOR.1) / (tries + PRIOR.1);
+        self.seen.map(|depth| {
+            expected = (depth.right + expected * PRIOR.1) / (tries(&depth) + PRIOR.1);
             expected
         })
     }
 
-    fn observe(&mut self, right: usize, tries: usize) {
-        for (depth, (hits, all)) in self.seen.iter_mut().enumerate().take(tries) {
-            (*hits, *all) = (*hits * MEMORY, *all * MEMORY + 1.0);
-            *hits += f64::from(u8::from(depth < right));
+    /// What a new session expects after this one.
+    fn heir(&self) -> Record {
+        let mut heir = Record::default();
+        for (own, depth) in heir.seen.iter_mut().zip(&self.seen) {
+            let part = INHERITED / depth.asked.max(INHERITED);
+            *own = Depth {
+                right: depth.right * part,
+                there: depth.there * part,
+                asked: depth.asked * part,
+            };
+        }
+        heir
+    }
+
+    /// So many guesses were right, and so many asked for of which this is known; so many were there.
+    fn observe(&mut self, right: usize, tries: usize, there: usize) {
+        for (index, depth) in self.seen.iter_mut().enumerate().take(tries) {
+            let [is_right, is_there] =
+                [index < right, index < there].map(|is| f64::from(u8::from(is)));
+            *depth = Depth {
+                right: depth.right * MEMORY + is_right,
+                there: depth.there * MEMORY + is_there,
+                asked: depth.asked * MEMORY + 1.0,
+            };
         }
         self.steps = self.steps.saturating_add(1);
         if self.steps >= PROVED {
@@ -177,6 +221,18 @@ impl Default for CostModel {
 }
 
 impl CostModel {
+    /// For a new session on the same machine and model: it knows the times, expects of guesses what
+    /// was seen of them, and has a credit of its own.
+    pub fn heir(&self) -> CostModel {
+        CostModel {
+            steps: self.steps,
+            pass: self.pass,
+            lookup: self.lookup.heir(),
+            drafter: self.drafter.heir(),
+            ..CostModel::default()
+        }
+    }
+
     /// Who should guess for the next step, and how many tokens; `None` for a plain step.
     pub fn plan(&mut self, offer: &Offer) -> Option<(Guesser, usize)> {
         let found = offer.found.min(offer.most);
@@ -207,7 +263,11 @@ impl CostModel {
     /// How many of the drafter's guesses are worth verifying now that they are there.
     pub fn worth(&self, offer: &Offer, there: usize) -> usize {
         let limit = if offer.is_forced { f64::INFINITY } else { self.credit };
-        let best = self.best(Guesser::Drafter, offer.drafter, there, limit);
+        let shares = self.drafter.shares(|depth| depth.there);
+        let best = self.longest(there, limit, shares, |count| {
+            let all = self.step_cost(count + 1) + self.pass_cost(offer.drafter, count);
+            (all, all)
+        });
         let is_on_trial = offer.is_forced || self.drafter.steps < TRIES_MIN;
         let best = best.filter(|(_, rate)| is_on_trial || *rate > self.plain_rate(offer));
         best.map_or(0, |(count, _)| count)
@@ -232,7 +292,8 @@ impl CostModel {
             } else if cycle.guesser == Some(own) {
                 // The first wrong guess is a try, those behind it are not; so is none at all.
                 let next = usize::from(!cycle.is_cut);
-                record.observe(cycle.right, (cycle.right + next).min(cycle.guesses.max(1)));
+                let tries = (cycle.right + next).min(cycle.asked.max(1));
+                record.observe(cycle.right, tries, cycle.guesses);
             }
         }
         self.guessing = if cycle.guesses == 0 { 0 } else { self.guessing + 1 };
@@ -271,8 +332,8 @@ impl CostModel {
         1.0 / (1.0 + self.pass_cost(offer.drafter, offer.most))
     }
 
-    /// The length with the most tokens a plain step's time, of those that lose no more than
-    /// `limit` plain steps; none if no length does.
+    /// The length to ask for with the most tokens a plain step's time, of those that lose no more
+    /// than `limit` plain steps; none if no length does.
     fn best(
         &self,
         guesser: Guesser,
@@ -280,22 +341,44 @@ impl CostModel {
         most: usize,
         limit: f64,
     ) -> Option<(usize, f64)> {
-        let shares = match guesser {
-            Guesser::Lookup => self.lookup.shares(),
-            Guesser::Drafter => self.drafter.shares(),
+        let record = match guesser {
+            Guesser::Lookup => {
+                let shares = self.lookup.shares(|depth| depth.asked);
+                return self.longest(most, limit, shares, |count| {
+                    let cost = self.step_cost(count + 1);
+                    (cost, cost)
+                });
+            }
+            Guesser::Drafter => &self.drafter,
         };
+        let (mut rows, mut passes, mut there) = (0.0, 0.0, 1.0);
+        self.longest(most, limit, record.shares(|depth| depth.asked), |count| {
+            // A pass is made while the drafter is sure, and a row verified, whether it is right or not.
+            passes = if drafter == Some(Drafter::Chain) { passes + there } else { 1.0 };
+            there *= record.seen[count - 1].there();
+            rows += there * (self.step_cost(count + 1) - self.step_cost(count));
+            let cost = 1.0 + rows + passes * self.pass_cost(drafter, 1);
+            (cost, self.step_cost(count + 1) + self.pass_cost(drafter, count))
+        })
+    }
+
+    /// The length with the best quotient of tokens and cost. `costs` gives what so many guesses cost
+    /// on average and at most, in plain steps.
+    fn longest(
+        &self,
+        most: usize,
+        limit: f64,
+        shares: [f64; DRAFTS_MAX],
+        mut costs: impl FnMut(usize) -> (f64, f64),
+    ) -> Option<(usize, f64)> {
         let (mut tokens, mut chance, mut best) = (1.0, 1.0, None);
         for count in 1..=most.min(DRAFTS_MAX) {
+            let (cost, worst) = costs(count);
             chance *= shares[count - 1];
             tokens += chance;
-            let draft = match guesser {
-                Guesser::Lookup => 0.0,
-                Guesser::Drafter => self.pass_cost(drafter, count),
-            };
-            let cost = self.step_cost(count + 1) + draft;
             let rate = tokens / cost;
             let is_better = best.is_none_or(|(_, other)| rate > other);
-            if is_better && (cost - 1.0 <= limit || limit.is_infinite()) {
+            if is_better && (worst - 1.0 <= limit || limit.is_infinite()) {
                 best = Some((count, rate));
             }
         }

@@ -20,6 +20,8 @@ pub(crate) struct Proposal {
     pub guesser: Option<Guesser>,
     /// The guesses; a drafter may give none.
     pub tokens: Vec<u32>,
+    /// How many were asked for; a drafter that is not sure gives fewer.
+    pub asked: usize,
     /// How long the drafter took.
     pub drafting: Duration,
 }
@@ -64,15 +66,16 @@ pub(crate) fn propose(
         None => Ok(Proposal::default()),
         Some((guesser @ Guesser::Lookup, count)) => {
             let (tokens, drafting) = (found[..count].to_vec(), Duration::ZERO);
-            Ok(Proposal { guesser: Some(guesser), tokens, drafting })
+            Ok(Proposal { guesser: Some(guesser), tokens, asked: count, drafting })
         }
         Some((guesser @ Guesser::Drafter, count)) => {
             let start = now();
             let mut tokens = draft(count)?;
             let drafting = now().saturating_sub(start);
-            costs.drafted(&offer, count, drafting);
+            // A chain ends with the first guess that is not sure.
+            costs.drafted(&offer, count.min(tokens.len() + 1), drafting);
             tokens.truncate(costs.worth(&offer, tokens.len()));
-            Ok(Proposal { guesser: Some(guesser), tokens, drafting })
+            Ok(Proposal { guesser: Some(guesser), tokens, asked: count, drafting })
         }
     }
 }

@@ -37,7 +37,8 @@ impl Random {
     }
 }
 
-/// How likely a guess is right, by the token that its step begins with and its depth.
+/// How likely a guess is right, by the token that its step begins with and its depth; less than 0
+/// where the drafter is not sure and gives none.
 type Chance<'c> = &'c dyn Fn(usize, usize) -> f64;
 
 struct Run {
@@ -72,19 +73,22 @@ fn run(machine: Machine, tokens: usize, chance: Chance<'_>) -> Run {
     let seconds = |plain: f64| Duration::from_secs_f64(plain * PLAIN_S);
     while run.passed.len() < tokens {
         let offer = Offer { found: 0, drafter: Some(machine.drafter), most: 5, is_forced: false };
-        let (mut guesser, mut guesses, mut drafting) = (None, 0, 0.0);
+        let (mut guesser, mut asked, mut guesses, mut drafting) = (None, 0, 0, 0.0);
         if let Some((who, count)) = run.costs.plan(&offer) {
-            let passes = if machine.drafter == Drafter::Chain { count } else { 1 };
+            let token = run.passed.len();
+            let there = (0..count).take_while(|depth| chance(token, *depth) >= 0.0).count();
+            let made = count.min(there + 1);
+            let passes = if machine.drafter == Drafter::Chain { made } else { 1 };
             drafting = machine.pass * f64::from(u32::try_from(passes).expect("few"));
-            run.costs.drafted(&offer, count, seconds(drafting));
-            (guesser, guesses) = (Some(who), run.costs.worth(&offer, count));
+            run.costs.drafted(&offer, made, seconds(drafting));
+            (guesser, asked, guesses) = (Some(who), count, run.costs.worth(&offer, there));
         }
         let right = (0..guesses)
             .take_while(|depth| random.next() < chance(run.passed.len(), *depth))
             .count();
         let step = machine.rows[guesses] * (1.0 + machine.noise * (random.next() - 0.5));
         let times = [seconds(drafting), seconds(step)];
-        let cycle = Cycle { guesser, guesses, right, is_cut: false, times };
+        let cycle = Cycle { guesser, asked, guesses, right, is_cut: false, times };
         run.costs.observe(&cycle);
         run.report.count(&cycle);
         now += drafting + step;
@@ -217,6 +221,48 @@ fn the_length_follows_the_text() {
     assert!(long > 4.5 && short < 1.5, "{long} {short}");
 }
 
+/// A drafter that says when it is not sure: what it does not give is not paid for, and what it gives
+/// is worth more.
+#[test]
+fn a_drafter_that_is_not_sure_costs_little() {
+    // Of three guesses at any depth one is right, and it is the one that is there.
+    let hidden =
+        |token: usize, depth: usize| if (token + depth).is_multiple_of(3) { 1.0_f64 } else { -1.0 };
+    let shown = |token: usize, depth: usize| hidden(token, depth).max(0.0);
+    let slow_rows = H200_ROWS.map(|rows| 1.0 + (rows - 1.0) * 3.0);
+    let machine = Machine { rows: slow_rows, ..CHAINED };
+    let [sure, unsure] = [&hidden as Chance<'_>, &shown].map(|chance| run(machine, 2000, chance));
+    assert!(sure.rate() > unsure.rate() + 0.02, "{} {}", sure.rate(), unsure.rate());
+    assert!(sure.rate() > 1.02, "{}", sure.rate());
+    let none = run(machine, 2000, &|_, _| -1.0);
+    assert!(none.rate() > 0.97, "{}", none.rate());
+}
+
+/// A session after another one knows at once what the machine does and what the drafter is worth.
+#[test]
+fn a_new_session_begins_with_what_was_seen() {
+    let first = run(CHAINED, 200, &|_, depth| if depth == 0 { 1.0 } else { 0.0 });
+    let mut heir = first.costs.heir();
+    let offer = Offer { found: 0, drafter: Some(Drafter::Chain), most: 5, is_forced: false };
+    assert_eq!(heir.plan(&offer), Some((Guesser::Drafter, 1)));
+    assert_eq!(CostModel::default().plan(&offer), None, "which otherwise takes plain steps first");
+    // It changes its mind as fast as any other.
+    let mut lost = 0;
+    for _ in 0..200 {
+        let Some((who, asked)) = heir.plan(&offer) else {
+            let times = [Duration::ZERO, Duration::from_secs_f64(PLAIN_S)];
+            let (guesser, asked, guesses, right) = (None, 0, 0, 0);
+            heir.observe(&Cycle { guesser, asked, guesses, right, is_cut: false, times });
+            continue;
+        };
+        lost += 1;
+        let times = [CHAIN, H200_ROWS[asked]].map(|t| Duration::from_secs_f64(t * PLAIN_S));
+        let (guesser, guesses, right) = (Some(who), asked, 0);
+        heir.observe(&Cycle { guesser, asked, guesses, right, is_cut: false, times });
+    }
+    assert!((4..25).contains(&lost), "{lost} wrong guesses of 200 steps");
+}
+
 #[test]
 fn a_noisy_clock_changes_little() {
     for (share, least) in [(0.9, 1.4), (0.0, 0.96)] {
@@ -235,7 +281,8 @@ fn what_must_guess_guesses_at_once() {
         assert!(costs.worth(&offer, guesses) > 0);
         let times = [Duration::from_millis(1), Duration::from_millis(9)];
         let guesser = Some(guesser);
-        costs.observe(&Cycle { guesser, guesses, right: 0, is_cut: false, times });
+        let asked = guesses;
+        costs.observe(&Cycle { guesser, asked, guesses, right: 0, is_cut: false, times });
     }
     assert_eq!(costs.plan(&Offer { drafter: None, ..offer }), None);
     assert_eq!(costs.plan(&Offer { most: 0, ..offer }), None);
@@ -259,7 +306,8 @@ fn odd_times_do_no_harm() {
         costs.drafted(&offer, guesses.max(1), times[0]);
         let right = (0..guesses).take_while(|_| random.next() < 0.7).count();
         let guesser = plan.map(|(guesser, _)| guesser);
-        costs.observe(&Cycle { guesser, guesses, right, is_cut: turn % 3 == 0, times });
+        let asked = guesses;
+        costs.observe(&Cycle { guesser, asked, guesses, right, is_cut: turn % 3 == 0, times });
     }
 }
 
@@ -269,6 +317,7 @@ fn repeats_are_taken_where_there_are_any() {
     let mut costs = CostModel::default();
     let plain = Cycle {
         guesser: None,
+        asked: 0,
         guesses: 0,
         right: 0,
         is_cut: false,

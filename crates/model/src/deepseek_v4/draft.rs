@@ -120,8 +120,12 @@ pub(super) fn guess(
     link(pass, weights, drafter, draft, (next_token, last))
 }
 
+/// Probability below which a guess is the last of its chain: what would follow a guess that is
+/// hardly right is not worth a pass.
+const SURE_MIN: f64 = 0.6;
+
 /// A chain of greedy guesses after `next_token`: each from the streams that the block made of the
-/// one before.
+/// one before. It ends with the first that is not sure.
 pub(super) fn chain(
     pass: &mut Pass<'_>,
     weights: &Weights,
@@ -142,12 +146,25 @@ pub(super) fn chain(
         }
         let logits = link(pass, weights, drafter, draft, (token, last + depth))?;
         let Some(guess) = Logits::likeliest(logits.row(0)) else { break };
+        let sure = probability(logits.row(0), guess);
         drafted.tokens.push(guess);
+        #[expect(clippy::cast_possible_truncation, reason = "a logit")]
+        drafted.confidence.push((sure / (1.0 - sure)).ln() as f32);
         drafted.logits.rows.push(depth);
         drafted.logits.values.extend_from_slice(logits.row(0));
+        if sure < SURE_MIN || sure.is_nan() {
+            break;
+        }
         token = guess;
     }
     Ok(drafted)
+}
+
+/// Probability that logits give their likeliest token.
+fn probability(logits: &[f32], likeliest: u32) -> f64 {
+    let top = usize::try_from(likeliest).ok().and_then(|at| logits.get(at)).copied();
+    let top = f64::from(top.unwrap_or(f32::NEG_INFINITY));
+    1.0 / logits.iter().map(|logit| (f64::from(*logit) - top).exp()).sum::<f64>()
 }
 
 /// The streams of the state's last position in `before`, and that position.
