@@ -331,8 +331,8 @@ impl Drop for Engine {
 }
 
 /// A key that differs wherever the bits of a state could: model, drafter, settings and steering,
-/// and in the base kind of device, arithmetic and this program's version; and the tokenizer, without
-/// which equal text is not equal tokens.
+/// and in the base kind of device, arithmetic and this program's version; and the tokenizer,
+/// without which equal text is not equal tokens.
 fn key_of(model: &Model, base: &Key) -> Key {
     Key::new(&[base.bytes(), &model.state_identity()])
 }

@@ -163,7 +163,8 @@ impl Record {
         heir
     }
 
-    /// So many guesses were right, and so many asked for of which this is known; so many were there.
+    /// So many guesses were right, and so many asked for of which this is known; so many were
+    /// there.
     fn observe(&mut self, right: usize, tries: usize, there: usize) {
         for (index, depth) in self.seen.iter_mut().enumerate().take(tries) {
             let [is_right, is_there] =
@@ -353,7 +354,7 @@ impl CostModel {
         };
         let (mut rows, mut passes, mut there) = (0.0, 0.0, 1.0);
         self.longest(most, limit, record.shares(|depth| depth.asked), |count| {
-            // A pass is made while the drafter is sure, and a row verified, whether it is right or not.
+            // A pass is made while the drafter is sure, and a row verified, be it right or not.
             passes = if drafter == Some(Drafter::Chain) { passes + there } else { 1.0 };
             there *= record.seen[count - 1].there();
             rows += there * (self.step_cost(count + 1) - self.step_cost(count));
@@ -362,8 +363,8 @@ impl CostModel {
         })
     }
 
-    /// The length with the best quotient of tokens and cost. `costs` gives what so many guesses cost
-    /// on average and at most, in plain steps.
+    /// The length with the best quotient of tokens and cost. `costs` gives what so many guesses
+    /// cost on average and at most, in plain steps.
     fn longest(
         &self,
         most: usize,

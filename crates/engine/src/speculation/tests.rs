@@ -221,8 +221,8 @@ fn the_length_follows_the_text() {
     assert!(long > 4.5 && short < 1.5, "{long} {short}");
 }
 
-/// A drafter that says when it is not sure: what it does not give is not paid for, and what it gives
-/// is worth more.
+/// A drafter that says when it is not sure: what it does not give is not paid for, and what it
+/// gives is worth more.
 #[test]
 fn a_drafter_that_is_not_sure_costs_little() {
     // Of three guesses at any depth one is right, and it is the one that is there.

@@ -28,7 +28,8 @@ pub type Claim = Box<dyn Any + Send + Sync>;
 /// A folder of files, a clock, and numbers that do not repeat. A name may have one folder before it
 /// (`v1-0123456789abcdef/file`).
 pub trait Disk: Send + Sync {
-    /// All files of the folder, and of those in it that hold stored states; none if it is not there.
+    /// All files of the folder, and of those in it that hold stored states; none if it is not
+    /// there.
     fn list(&self) -> io::Result<Vec<Listed>>;
     /// A whole file, unless it is larger than `most`.
     fn read(&self, name: &str, most: u64) -> io::Result<Vec<u8>>;

@@ -3,13 +3,13 @@
 //! A node is a block of 128 tokens with the rows that it closed, or a checkpoint with the rest that
 //! a session needs to go on at a position (`State::export_block`, `State::export_checkpoint`). Its
 //! name is a hash over the model and all tokens up to there, so whoever has the same tokens finds
-//! it: another session, a branch, the next run. A prefix that many share is there once. A checkpoint
-//! may also be found by what its tokens say ([`Store::tokens_of_text`]), for a client that sends
-//! back the text of an answer and not its tokens.
+//! it: another session, a branch, the next run. A prefix that many share is there once. A
+//! checkpoint may also be found by what its tokens say ([`Store::tokens_of_text`]), for a client
+//! that sends back the text of an answer and not its tokens.
 //!
-//! Payloads are bytes that the store does not understand. Memory has a limit, and so has the folder,
-//! for all models in it and whoever writes there; what is worth least for its bytes goes first
-//! (`tree.rs`). The disk tier is written by a thread
+//! Payloads are bytes that the store does not understand. Memory has a limit, and so has the
+//! folder, for all models in it and whoever writes there; what is worth least for its bytes goes
+//! first (`tree.rs`). The disk tier is written by a thread
 //! of its own and read with distrust; whatever happens to the folder, requests go on without it,
 //! and [`Status::problems`] tells. `docs/state-format.md` has the files.
 //!
@@ -289,8 +289,8 @@ impl Store {
         None
     }
 
-    /// Tokens of a checkpoint whose text is a beginning of this one and has more than `least` bytes;
-    /// of the longest such.
+    /// Tokens of a checkpoint whose text is a beginning of this one and has more than `least`
+    /// bytes; of the longest such.
     pub fn tokens_of_text(&mut self, text: &[u8], least: usize) -> Option<Vec<u32>> {
         self.look();
         let long = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);

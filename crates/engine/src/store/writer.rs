@@ -1,10 +1,10 @@
 //! The disk tier: what is believed to be in the folder, and who writes to it.
 //!
 //! Files never change: a node is written under a name of its own and then renamed to the name that
-//! its content gives it, in the folder of its model's key. So two processes that write the same write the same bytes, and whoever
-//! reads sees a whole file or none. A save is acknowledged when all its files and the folder are
-//! synced. The view holds the files of all keys, since they share one limit. Its lock is never held
-//! while a file is read or written.
+//! its content gives it, in the folder of its model's key. So two processes that write the same
+//! write the same bytes, and whoever reads sees a whole file or none. A save is acknowledged when
+//! all its files and the folders are synced. The view holds the files of all keys, since they share
+//! one limit. Its lock is never held while a file is read or written.
 
 use super::chain::{Home, Id, Key};
 use super::disk::{Claim, Disk, Listed};
