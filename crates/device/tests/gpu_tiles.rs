@@ -105,10 +105,9 @@ fn blocks(numbers: &mut Numbers, format: Format, values: usize) -> Arc<Vec<u8>> 
     let info = format.info();
     let mut bytes = vec![0u8; values / info.block_elements * info.block_bytes];
     for (byte, value) in bytes.iter_mut().zip(numbers.floats(values, 128.0)) {
-        #[expect(clippy::cast_possible_truncation, reason = "random bytes")]
-        #[expect(clippy::cast_sign_loss, reason = "random bytes")]
-        let random = (value as i32 & 255) as u8;
-        *byte = random;
+        // Two of the mantissa's bytes, mixed.
+        let [low, middle, ..] = value.to_bits().to_le_bytes();
+        *byte = low ^ middle;
     }
     let halves: &[usize] = match format {
         Format::Q2K => &[80, 82],
