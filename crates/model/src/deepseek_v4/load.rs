@@ -8,10 +8,12 @@ use super::weights::{Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs
 use crate::{Error, Fingerprint, Progress};
 use ironstar_device::{
     Arena, Backend, Buffer, Element, Ffn, HcWeights, Matrix, MatrixSource, Part, RouteBy,
+    SharedBytes,
 };
 use ironstar_gguf::{Gguf, TensorInfo, TensorKind};
 use ironstar_quant::Format;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// Formats that [`Kind::Float`] and [`Kind::Vector`] accept.
 const FLOATS: [Format; 3] = [Format::F32, Format::F16, Format::Bf16];
@@ -326,12 +328,13 @@ impl Held {
             total += gguf.bytes(info)?.len();
         }
         let (mut done, mut held) = (0, HashMap::with_capacity(specs.len()));
+        let mut spans = Spans::new();
         for (spec, info) in found {
             progress(Progress { tensor: &spec.name, bytes_done: done, bytes_total: total });
             let handle = match info {
                 Some(info) => {
                     done += gguf.bytes(info)?.len();
-                    resident(gguf, spec, info, (shape.experts, part), backend, arena)?
+                    resident(gguf, spec, info, (shape.experts, part), backend, arena, &mut spans)?
                 }
                 None => {
                     let len = spec.dims.iter().product();
@@ -451,6 +454,10 @@ pub(super) fn part_of(backend: &mut dyn Backend) -> Part {
     }
 }
 
+/// Handles by the span of the file that they stand for. Tensors may share bytes; they get one handle,
+/// by which a backend that has a layout of its own sees that it has made it already.
+type Spans = HashMap<Range<*const u8>, SharedBytes>;
+
 /// Puts this rank's part of one checked tensor on the backend.
 fn resident(
     gguf: &Gguf,
@@ -459,6 +466,7 @@ fn resident(
     (experts, part): (usize, Part),
     backend: &mut dyn Backend,
     arena: Arena,
+    spans: &mut Spans,
 ) -> Result<Handle, Error> {
     let bytes = gguf.bytes(info)?;
     let piece = Piece::of(spec, part);
@@ -487,13 +495,20 @@ fn resident(
             Ok(Handle::Buffer(buffer))
         }
         (_, TensorKind::Block(format)) => {
+            let whole = bytes.as_ptr_range();
+            let mut bytes = cut(spec, format, &piece, bytes);
+            let span = (*bytes).as_ref().as_ptr_range();
+            // What was copied out of the file is nobody else's.
+            if whole.contains(&span.start) {
+                bytes = spans.entry(span).or_insert(bytes).clone();
+            }
             let source = MatrixSource {
                 name: &spec.name,
                 format,
                 rows: piece.rows.len(),
                 columns: piece.columns.len(),
                 stack: piece.stack.len(),
-                bytes: cut(spec, format, &piece, bytes),
+                bytes,
             };
             Ok(Handle::Matrix(backend.matrix_part(source, piece.shards)?))
         }
