@@ -21,12 +21,14 @@ typedef unsigned long long ulong;
 #define lane (threadIdx.x & (SIMD_WIDTH - 1u))
 #define sgid (threadIdx.x / SIMD_WIDTH)
 #define nsg (blockDim.x / SIMD_WIDTH)
-#define SHARED(T, n, N) __shared__ T n[N]
+#define SHARED(T, n, N) __shared__ __align__(16) T n[N]
 #define SHARED_ATOMIC(n, N) __shared__ uint n[N]
 #define TG_ATOMIC_PTR uint*
 #define TG_BARRIER() __syncthreads()
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL_FOUR _Pragma("unroll 4")
+#define UNROLL_EIGHT _Pragma("unroll 8")
 // A struct read from device or constant memory.
 #define LOAD(T, from) (from)
 #define TABLE(T, n, N) static __device__ const T n[N]

@@ -109,6 +109,8 @@ inline Atomic make_atomic(int id, size_t n)
 #define TG_BARRIER() host::barrier(__LINE__)
 #define UNROLL
 #define NO_UNROLL
+#define UNROLL_FOUR
+#define UNROLL_EIGHT
 // A struct read from device or constant memory.
 #define LOAD(T, from) (from)
 #define TABLE(T, n, N) static const T n[N]

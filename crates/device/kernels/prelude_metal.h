@@ -23,6 +23,8 @@ using namespace metal;
 #define TG_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define NO_UNROLL _Pragma("clang loop unroll(disable)")
+#define UNROLL_FOUR _Pragma("clang loop unroll_count(4)")
+#define UNROLL_EIGHT _Pragma("clang loop unroll_count(8)")
 // A struct read from device or constant memory.
 #define LOAD(T, from) (from)
 #define TABLE(T, n, N) constant T n[N]

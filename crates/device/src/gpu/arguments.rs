@@ -74,11 +74,23 @@ pub(crate) struct ProductArgs {
     pub per_row: u32,
     pub stacked: u32,
     pub stack: u32,
-    pub rows_each: u32,
+    pub run: u32,
 }
 // SAFETY: repr(C), 96 + 48 bytes, a multiple of 8.
 unsafe impl Arguments for ProductArgs {
     const NAME: &'static str = "ProductArgs";
+}
+
+/// Shards of a wide float matrix.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ShardsArgs {
+    pub rows: u32,
+    pub columns: u32,
+}
+// SAFETY: repr(C) of two u32.
+unsafe impl Arguments for ShardsArgs {
+    const NAME: &'static str = "ShardsArgs";
 }
 
 /// Blocks of a file to planes.
@@ -207,7 +219,7 @@ pub(crate) struct HcArgs {
     pub iterations: u32,
     pub norm_eps: f32,
     pub hc_eps: f32,
-    pub pad: u32,
+    pub shards: u32,
 }
 // SAFETY: repr(C) of six 4-byte numbers.
 unsafe impl Arguments for HcArgs {
@@ -388,6 +400,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<IndexArgs>(),
     twin::<AttendArgs>(),
     twin::<CutArgs>(),
+    twin::<ShardsArgs>(),
 ];
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use driver::{Address, Driver};
 use ironstar_quant::{Activation, Format};
 use layout::{Layout, PLANES_MAX};
 use record::{Place, Recorder};
+use std::cell::Cell;
 use std::collections::HashMap;
 use store::{Ask, Store};
 
@@ -67,6 +68,8 @@ pub struct Gpu {
     rows: Rows,
     step: StepData,
     recorder: Recorder,
+    /// A buffer whose rows lie in scratch memory as int8 blocks too.
+    prepared: Cell<Option<Prepared>>,
     scratch: HashMap<Scratch, (Address, u64)>,
     kernels: HashMap<&'static str, driver::Kernel>,
     counters: Counters,
@@ -124,6 +127,23 @@ enum Scratch {
     Halves,
     Shards,
     Raw,
+    Weights,
+    Shrinks,
+    PreparedCodes,
+    PreparedScales,
+    PreparedCodes256,
+    PreparedScales256,
+}
+
+/// Rows that a kernel left as int8 blocks beside the floats.
+#[derive(Clone, Copy, Debug)]
+struct Prepared {
+    /// The floats.
+    x: Place,
+    /// Elements of a row.
+    columns: usize,
+    /// Codes and scales of blocks of 32, then of 256.
+    blocks: [Place; 4],
 }
 
 /// Where the step's own numbers lie.
@@ -185,6 +205,7 @@ impl Gpu {
             rows: Rows::default(),
             step: StepData::default(),
             recorder,
+            prepared: Cell::new(None),
             scratch: HashMap::new(),
             kernels: HashMap::new(),
             counters: Counters::default(),
@@ -273,9 +294,59 @@ impl Gpu {
         Ok(Place::At(address))
     }
 
-    /// A buffer of floats.
+    /// Room for the int8 blocks of the rows that the next launch writes to `x`.
+    fn prepare(&mut self, x: Place, [rows, columns]: [usize; 2]) -> Result<[Place; 4], Error> {
+        let len = size(&[rows, columns]);
+        let blocks = [
+            self.scratch(Scratch::PreparedCodes, len)?,
+            self.scratch(Scratch::PreparedScales, size(&[len / 32, 4]))?,
+            self.scratch(Scratch::PreparedCodes256, len)?,
+            self.scratch(Scratch::PreparedScales256, size(&[len / 256, 4]))?,
+        ];
+        self.prepared.set(Some(Prepared { x, columns, blocks }));
+        Ok(blocks)
+    }
+
+    /// The same for blocks of 32 only.
+    fn prepare_narrow(
+        &mut self,
+        x: Place,
+        [rows, columns]: [usize; 2],
+    ) -> Result<[Place; 2], Error> {
+        let len = size(&[rows, columns]);
+        let codes = self.scratch(Scratch::PreparedCodes, len)?;
+        let scales = self.scratch(Scratch::PreparedScales, size(&[len / 32, 4]))?;
+        let blocks = [codes, scales, Place::NONE, Place::NONE];
+        self.prepared.set(Some(Prepared { x, columns, blocks }));
+        Ok([codes, scales])
+    }
+
+    /// Multiprocessors of the device, at least one.
+    fn multiprocessors(&self) -> u32 {
+        self.driver.facts().multiprocessors.max(1)
+    }
+
+    /// The int8 blocks of a buffer's rows, if a kernel left them.
+    fn prepared(&self, x: Place, activation: Activation, columns: usize) -> Option<[Place; 2]> {
+        let found = self.prepared.get().filter(|own| own.x == x && own.columns == columns)?;
+        let [codes, scales, codes256, scales256] = found.blocks;
+        let found = match activation {
+            Activation::Int8x32 => [codes, scales],
+            Activation::Int8x256 => [codes256, scales256],
+            Activation::F32 => return None,
+        };
+        (found[0] != Place::NONE).then_some(found)
+    }
+
+    /// A buffer of floats. Whoever asks may write it, but for the inputs of products.
     fn f32(&self, ask: Ask, buffer: Buffer, len: usize) -> Result<Place, Error> {
-        Ok(Place::At(self.store.address(ask, buffer, &[Element::F32], len)?))
+        let place = Place::At(self.store.address(ask, buffer, &[Element::F32], len)?);
+        let product = matches!(ask.operation, "project" | "project_grouped" | "experts");
+        let written = !(product && ask.operand == "x");
+        if written && self.prepared.get().is_some_and(|own| own.x == place) {
+            self.prepared.set(None);
+        }
+        Ok(place)
     }
 
     /// A buffer of ids.
@@ -286,7 +357,11 @@ impl Gpu {
     /// A buffer of floats in either storage.
     fn floats(&self, ask: Ask, buffer: Buffer, len: usize) -> Result<Place, Error> {
         let elements = [Element::F32, Element::Bf16];
-        Ok(Place::At(self.store.address(ask, buffer, &elements, len)?))
+        let place = Place::At(self.store.address(ask, buffer, &elements, len)?);
+        if self.prepared.get().is_some_and(|own| own.x == place) {
+            self.prepared.set(None);
+        }
+        Ok(place)
     }
 
     /// The weights behind a handle.
@@ -536,12 +611,14 @@ impl Backend for Gpu {
     fn release(&mut self, arena: Arena) {
         // What was recorded may use the buffers. An error comes again with the next call that can
         // report it.
+        self.prepared.set(None);
         let _ = self.flush();
         self.store.release(&mut *self.driver, arena);
     }
 
     fn write(&mut self, to: Buffer, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let address = self.store.raw("write", to, offset, bytes.len())?;
+        self.prepared.set(None);
         self.flush()?;
         self.driver.upload(address, bytes)
     }
@@ -556,6 +633,7 @@ impl Backend for Gpu {
         let ask = Ask { operation: "write_f32", operand: "the buffer" };
         let end = offset.saturating_add(values.len());
         let address = self.store.address(ask, to, &[Element::F32], end)?;
+        self.prepared.set(None);
         self.flush()?;
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.driver.upload(address.offset(4 * offset as u64), &bytes)
@@ -618,6 +696,7 @@ impl Backend for Gpu {
         }
         self.rows.set(step)?;
         self.recorder.begin();
+        self.prepared.set(None);
         self.step = StepData::default();
         self.counters.steps += 1;
         self.counters.rows += step.tokens.len() as u64;

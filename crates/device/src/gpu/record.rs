@@ -7,7 +7,7 @@
 use super::driver::{Address, Driver, Graph, Kernel};
 use crate::Error;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 /// Where a buffer of a launch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +38,42 @@ struct List {
     commands: Vec<Command>,
     places: Vec<Place>,
     bytes: Vec<u8>,
+}
+
+/// A quick hash for lists, which are some hundred kilobytes and are compared in full afterwards.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 29
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.write_u64(u64::from_le_bytes(*word));
+        }
+        for byte in rest {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(23) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+
+    fn write_isize(&mut self, value: isize) {
+        self.write_u64(value.cast_unsigned() as u64);
+    }
 }
 
 /// What is known of a list of launches.
@@ -148,7 +184,7 @@ impl Recorder {
         if !self.graphs || list.commands.len() > LAUNCHES_MAX {
             return self.launch(driver, list);
         }
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = Mixer::default();
         list.hash(&mut hasher);
         let hash = hasher.finish();
         self.turn += 1;

@@ -18,15 +18,21 @@ const FILES: &[(&str, &str)] = &[
     ("tiles_float.k", include_str!("../../kernels/tiles_float.k")),
     ("tiles_inputs.k", include_str!("../../kernels/tiles_inputs.k")),
     ("tiles_sort.k", include_str!("../../kernels/tiles_sort.k")),
+    ("fast/attend.k", include_str!("../../kernels/fast/attend.k")),
     ("fast/attention.k", include_str!("../../kernels/fast/attention.k")),
     ("fast/decode.k", include_str!("../../kernels/fast/decode.k")),
     ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
+    ("fast/small.k", include_str!("../../kernels/fast/small.k")),
     ("fast/streams.k", include_str!("../../kernels/fast/streams.k")),
 ];
 
 /// Bytes of the pools (`POOL`) of the kernels that have one.
 pub(crate) const POOLS: &[(&str, u32)] = &[
     ("attend_tiles", 92_480),
+    ("attend_few_scores", 91_136),
+    ("attend_few_mix", 65_280),
+    ("decode_f16_short", 25_856),
+    ("decode_bf16_short", 25_856),
     ("big_q8_0", 88_064),
     ("big_q2_k", 71_680),
     ("big_iq2_xxs", 71_680),

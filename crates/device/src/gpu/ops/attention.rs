@@ -16,6 +16,8 @@ const HEADS: u32 = 4;
 const TILE_HEADS: u32 = 16;
 /// Threads of such a group.
 const TILE_GROUP: u32 = 512;
+/// `KEYS_TILE` of the kernels; scores of a head are whole tiles.
+const KEYS_TILE: usize = 32;
 /// Scores that are held at a time, in elements; bounds the memory of a long prefill.
 const SCORES_MAX: usize = 1 << 26;
 
@@ -110,6 +112,40 @@ fn numbers(a: &Attend<'_>, [width, top_k, stride]: [usize; 3]) -> Result<AttendA
     })
 }
 
+/// Rows that would leave most of a card idle if a group made all of a row's keys.
+const FEW_ROWS: usize = 4;
+
+fn fits_few(gpu: &Gpu) -> bool {
+    gpu.driver.facts().group_bytes >= pool_bytes("attend_few_mix")
+}
+
+/// The launches of `fast/attend.k`, whose result is that of `attend_tiles`.
+fn attend_few(
+    gpu: &mut Gpu,
+    a: &AttendArgs,
+    n: u32,
+    q: Place,
+    keys: [Place; 7],
+    [sinks, table, out]: [Place; 3],
+) -> Result<(), Error> {
+    let [kv, choice, positions, span_of, spans, rings, rows] = keys;
+    let heads = size(&[n as usize, a.heads as usize]);
+    let stride = a.stride as usize;
+    let scores = gpu.scratch(Scratch::Scores, size(&[heads, stride, 4]))?;
+    let sums = gpu.scratch(Scratch::Sums, size(&[heads, 4]))?;
+    let weights = gpu.scratch(Scratch::Weights, size(&[heads, stride, 2]))?;
+    let shrinks = gpu.scratch(Scratch::Shrinks, size(&[heads, stride / KEYS_TILE, 4]))?;
+    let places = [q, kv, choice, positions, span_of, spans, rings, rows, scores];
+    let tiles = a.heads.div_ceil(TILE_HEADS);
+    let grid = [small(OPERATION, stride / KEYS_TILE)?, n, tiles];
+    gpu.launch("attend_few_scores", grid, TILE_GROUP, &places, a)?;
+    let places = [scores, sinks, positions, span_of, spans, weights, shrinks, sums];
+    gpu.launch("attend_few_weights", [a.heads.div_ceil(2), n, 1], 64, &places, a)?;
+    let places =
+        [weights, shrinks, sums, kv, choice, positions, span_of, spans, rings, rows, table, out];
+    gpu.launch("attend_few_mix", [a.width / 64, n, tiles], TILE_GROUP / 2, &places, a)
+}
+
 pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Error> {
     let n = gpu.rows.len();
     if n == 0 {
@@ -138,6 +174,10 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
     let heads = arguments.heads;
     let choice = choice.map_or(Place::NONE, |(choice, _)| choice);
     let bf16 = arguments.kv_bf16 == 1 && (arguments.ratio == 0 || arguments.rows_bf16 == 1);
+    if bf16 && on_matrix_units(gpu, width) && n <= FEW_ROWS && fits_few(gpu) {
+        let keys = [kv, choice, positions, span_of, spans, rings, rows];
+        return attend_few(gpu, &arguments, small(OPERATION, n)?, q, keys, [sinks, table, out]);
+    }
     if bf16 && on_matrix_units(gpu, width) {
         let places = [q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out];
         let grid = [heads.div_ceil(TILE_HEADS), small(OPERATION, n)?, 1];

@@ -1,62 +1,150 @@
-//! When a product has one row, and which kernel of `fast/decode.k` makes it.
+//! Products of one row: which kernel of `fast/decode.k` makes them, and how it is launched.
 
-use super::super::arguments::ProductArgs;
-use ironstar_quant::{Format, SHARDS};
+use super::super::arguments::{ProductArgs, ShardsArgs};
+use super::super::record::Place;
+use super::super::{Gpu, Scratch, size, small};
+use super::ROW_GROUP;
+use crate::{Error, Matrix};
+use ironstar_quant::{Activation, Format};
 
-/// `DECODE_BLOCKS` of the kernels.
-const BLOCKS: u32 = 2048;
-/// Most rows of a group: eight threads a row, and 256 in all; floats have 64 a row.
-const ROWS_MAX: u32 = 32;
-const FLOAT_ROWS_MAX: u32 = 4;
-/// Groups that keep a large card busy; smaller products are cut finer, down to a row a group.
-const RUNS: u32 = 800;
+/// `DECODE_PLACES`, `DECODE_UNROLL`, `SHORT_COLUMNS`, `SHORT_TILE` and `SHARD_COLUMNS` of the
+/// kernels.
+const PLACES: u32 = 1280;
+const UNROLL: u32 = 4;
+const SHORT_COLUMNS: u32 = 2048;
+const SHORT_TILE: u32 = 17_408;
+const SHARD_COLUMNS_MAX: usize = 3584;
+/// Most units of sixteen bytes of a row: a thread of a group each.
+const UNITS_MAX: u32 = 512;
+/// Groups of 256 threads, and of 512, that a multiprocessor holds by their registers.
+const RESIDENT: [u32; 2] = [3, 1];
+/// Groups that keep a large card busy; small float products are cut finer.
+const RUNS: u64 = 128;
+/// Most rows of a group of floats.
+const FLOAT_ROWS_MAX: u64 = 4;
+/// Shards of a row.
+const SHARDS: usize = 8;
 
 /// A launch of a decode kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Kernel.
     pub name: &'static str,
-    /// Output rows of a group.
-    pub rows_each: u32,
-    /// Groups along x.
-    pub runs: u32,
+    /// Threads of a group.
+    pub group: u32,
+    /// Rows of a run.
+    pub rows: u32,
+    /// Groups along x; each makes every so many-th run.
+    pub groups: u32,
+}
+
+/// The kernel of a format, and units of sixteen bytes of a block.
+fn integer_kernel(format: Format) -> Option<(&'static str, u32)> {
+    match format {
+        Format::Q4_0 => Some(("decode_q4_0", 1)),
+        Format::Q8_0 => Some(("decode_q8_0", 2)),
+        Format::Q2K => Some(("decode_q2_k", 4)),
+        Format::Q4K => Some(("decode_q4_k", 8)),
+        Format::Iq2Xxs => Some(("decode_iq2_xxs", 4)),
+        Format::Mxfp4 => Some(("decode_mxfp4", 1)),
+        _ => None,
+    }
+}
+
+fn runs(a: &ProductArgs, rows: u32) -> u32 {
+    a.rows.iter().map(|all| all.div_ceil(rows)).sum()
+}
+
+fn integers(multiprocessors: u32, format: Format, a: &ProductArgs) -> Option<Plan> {
+    let (name, units) = integer_kernel(format)?;
+    let elements = u32::try_from(format.info().block_elements).ok()?;
+    let blocks = a.columns / elements;
+    let threads = (blocks * units).next_power_of_two().max(32);
+    if threads > UNITS_MAX {
+        return None;
+    }
+    let group = threads.max(256);
+    let rows = UNROLL * (group / threads);
+    let pitch = blocks.div_ceil(8) | 1;
+    if rows * 8 * pitch > PLACES {
+        return None;
+    }
+    let resident = multiprocessors * RESIDENT[usize::from(group > 256)];
+    let each = (resident / a.slots.saturating_mul(a.groups).max(1)).clamp(1, 1 << 15);
+    Some(Plan { name, group, rows, groups: runs(a, rows).min(each) })
+}
+
+fn floats(format: Format, a: &ProductArgs) -> Option<Plan> {
+    let names = match format {
+        Format::F16 => ["decode_f16", "decode_f16_short"],
+        Format::Bf16 => ["decode_bf16", "decode_bf16_short"],
+        _ => return None,
+    };
+    if !a.columns.is_multiple_of(32) {
+        return None;
+    }
+    if a.columns <= SHORT_COLUMNS && a.columns.is_multiple_of(256) {
+        let rows = SHORT_TILE / (8 * 16 * ((a.columns / 64) | 1));
+        return Some(Plan { name: names[1], group: 128, rows, groups: runs(a, rows) });
+    }
+    let all: u64 = a.rows.iter().map(|rows| u64::from(*rows)).sum();
+    let all = all * u64::from(a.slots) * u64::from(a.groups);
+    // The largest power of two that is within both.
+    let rows = 1u32 << (all / RUNS).clamp(1, FLOAT_ROWS_MAX).ilog2();
+    Some(Plan { name: names[0], group: ROW_GROUP, rows, groups: runs(a, rows) })
 }
 
 /// The launch for one row (or one slot after another) of these matrices, if there is a kernel.
-pub(super) fn plan(format: Format, a: &ProductArgs) -> Option<Plan> {
-    let name = match format {
-        Format::F16 => "decode_f16",
-        Format::Bf16 => "decode_bf16",
-        Format::Q4_0 => "decode_q4_0",
-        Format::Q8_0 => "decode_q8_0",
-        Format::Q2K => "decode_q2_k",
-        Format::Q4K => "decode_q4_k",
-        Format::Iq2Xxs => "decode_iq2_xxs",
-        Format::Mxfp4 => "decode_mxfp4",
-        Format::F32 | Format::Q3K | Format::Q5K | Format::Q6K => return None,
-    };
-    let most = match format {
-        Format::F16 | Format::Bf16 => {
-            let whole = a.columns.is_multiple_of(32);
-            if whole { FLOAT_ROWS_MAX } else { 0 }
-        }
-        _ => {
-            let shards = u32::try_from(SHARDS).expect("there are eight");
-            let elements =
-                u32::try_from(format.info().block_elements).expect("a block has at most 256");
-            (BLOCKS / (a.columns / elements).next_multiple_of(shards)).min(ROWS_MAX)
-        }
-    };
-    if most == 0 || a.slots > 65_535 || a.groups > 65_535 {
+pub(super) fn plan(multiprocessors: u32, format: Format, a: &ProductArgs) -> Option<Plan> {
+    if a.slots > 65_535 || a.groups > 65_535 {
         return None;
     }
-    let rows: u64 = a.rows.iter().map(|rows| u64::from(*rows)).sum();
-    let all = rows * u64::from(a.slots) * u64::from(a.groups);
-    let wanted = u32::try_from(all / u64::from(RUNS)).unwrap_or(u32::MAX);
-    // The largest power of two that is within both.
-    let rows_each = 1u32 << wanted.min(most).max(1).ilog2();
-    let runs = a.rows.iter().map(|rows| rows.div_ceil(rows_each)).sum();
-    Some(Plan { name, rows_each, runs })
+    match format.info().activation {
+        Activation::F32 => floats(format, a),
+        _ => integers(multiprocessors, format, a),
+    }
+}
+
+/// Records a planned launch; `places` as the other products have them.
+pub(super) fn launch(
+    gpu: &mut Gpu,
+    plan: &Plan,
+    places: &[Place],
+    arguments: &mut ProductArgs,
+) -> Result<(), Error> {
+    // Float kernels do not read the groups, which may be more than fit.
+    arguments.run = plan.rows | plan.groups << 16;
+    let grid = [plan.groups, arguments.slots, arguments.groups];
+    // Behind the experts' ids are operands of tiles.
+    gpu.launch(plan.name, grid, plan.group, &places[..11], arguments)
+}
+
+/// `[rows, matrix.rows, 8]`: the shards of a wide half-width matrix times few rows, if it is one.
+pub(super) fn shards(
+    gpu: &mut Gpu,
+    operation: &'static str,
+    matrix: Matrix,
+    x: Place,
+    rows: usize,
+) -> Result<Option<Place>, Error> {
+    let weights = gpu.weights(operation, matrix)?;
+    let name = match weights.format() {
+        Format::F16 => "shards_f16",
+        Format::Bf16 => "shards_bf16",
+        _ => return Ok(None),
+    };
+    let columns = matrix.columns;
+    let longest = 32 * (columns / 32).div_ceil(SHARDS);
+    if !columns.is_multiple_of(32) || longest > SHARD_COLUMNS_MAX || rows > 1 {
+        return Ok(None);
+    }
+    let out = gpu.scratch(Scratch::Mixes, size(&[rows, matrix.rows, SHARDS, 4]))?;
+    let arguments =
+        ShardsArgs { rows: small(operation, matrix.rows)?, columns: small(operation, columns)? };
+    let grid = [8, arguments.rows.div_ceil(4), small(operation, rows)?];
+    let places = [Place::At(weights.address), x, out];
+    gpu.launch(name, grid, ROW_GROUP, &places, &arguments)?;
+    Ok(Some(out))
 }
 
 #[cfg(test)]

@@ -48,7 +48,10 @@ pub(in super::super) fn route(gpu: &mut Gpu, a: &Route) -> Result<(), Error> {
     };
     let places = [logits, bias, table, gpu.tokens(), ids, weights];
     let grid = [gpu.n(), 1, 1];
-    gpu.launch("route", grid, 32, &places, &arguments)
+    match a.experts > 32 {
+        true => gpu.launch("route_ranks", grid, ROW_GROUP, &places, &arguments),
+        false => gpu.launch("route", grid, 32, &places, &arguments),
+    }
 }
 
 /// The three matrices of an FFN, checked against the width and the stack.

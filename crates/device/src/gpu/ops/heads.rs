@@ -8,6 +8,8 @@ use crate::{Element, Error, KvRows, QueryHeads, StoreWindow};
 
 /// `WIDTH_MAX` of the kernels.
 pub(super) const WIDTH_MAX: usize = 1024;
+/// Heads that are made by small groups, so that many groups have some.
+const FEW_HEADS: u32 = 512;
 /// Block of the FP8 round trip of keys and values.
 const KV_BLOCK: usize = 64;
 
@@ -44,7 +46,11 @@ pub(in super::super) fn query_heads(gpu: &mut Gpu, a: &QueryHeads) -> Result<(),
         norm: u32::from(a.eps.is_some()),
         eps: a.eps.unwrap_or(0.0),
     };
-    // Eight lanes a head.
+    // Eight lanes a head; four heads a group where there are few rows.
+    if a.width == 512 && arguments.items <= FEW_HEADS {
+        let grid = [arguments.items.div_ceil(4), 1, 1];
+        return gpu.launch("query_heads_few", grid, 32, &[q, table], &arguments);
+    }
     let grid = [arguments.items.div_ceil(GROUP / 8), 1, 1];
     let name = match a.width == 512 && a.rope.pairs.is_multiple_of(4) {
         true => "query_heads_512",

@@ -4,7 +4,7 @@ use super::super::arguments::{Planes, ProductArgs, QuantiseArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, check, size, small};
-use super::{GROUP, ROW_GROUP, SIMDGROUPS, decode};
+use super::{GROUP, SIMDGROUPS, decode};
 use crate::{Error, Matrix, Project, ProjectGrouped};
 use ironstar_quant::{Activation, Format};
 
@@ -131,7 +131,7 @@ impl Inputs {
             Activation::Int8x32 => (1, 32, Scratch::Codes32, Scratch::Scales32),
             Activation::Int8x256 => (2, 256, Scratch::Codes256, Scratch::Scales256),
         };
-        if let Some(made) = self.made[slot] {
+        if let Some(made) = self.made[slot].or_else(|| gpu.prepared(x, activation, columns)) {
             return Ok(made);
         }
         let blocks = size(&[rows, columns / block]);
@@ -227,10 +227,8 @@ fn launch(
         places[10] = ids;
     }
     let alone = p.stacked.map_or(p.slots == 1, |stacked| stacked.sorted.is_none());
-    if let Some(plan) = decode::plan(format, &arguments).filter(|_| alone) {
-        arguments.rows_each = plan.rows_each;
-        let grid = [plan.runs, arguments.slots, arguments.groups];
-        return gpu.launch(plan.name, grid, ROW_GROUP, &places, &arguments);
+    if let Some(plan) = decode::plan(gpu.multiprocessors(), format, &arguments).filter(|_| alone) {
+        return decode::launch(gpu, &plan, &places, &mut arguments);
     }
     let large = match p.stacked {
         None => super::big::plain(gpu, format, &arguments),
@@ -322,8 +320,8 @@ pub(in super::super) fn project_grouped(gpu: &mut Gpu, a: &ProjectGrouped) -> Re
     let out = gpu.f32(ask("out"), a.out, size(&[n, matrix.rows]))?;
     gpu.counters.dense_bytes += weights.matrix_bytes;
     let shape = [n * a.groups, matrix.columns];
-    let x = Inputs::default().get(gpu, weights.activation(), x, shape)?;
     let outputs = [(matrix, out)];
+    let x = Inputs::default().get(gpu, weights.activation(), x, shape)?;
     let plain = Product::plain(operation, &outputs, x, n);
     product(gpu, &Product { groups: a.groups, ..plain })
 }

@@ -5,7 +5,7 @@ use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, check, size, small};
 use super::products::{Product, product};
-use super::{GROUP, ROW_GROUP, STREAMS_GROUP};
+use super::{GROUP, ROW_GROUP, STREAMS_GROUP, decode};
 use crate::{
     AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre, HcWeights, RmsNorm,
     Steer,
@@ -74,10 +74,16 @@ pub(in super::super) fn rms_norm(gpu: &mut Gpu, a: &RmsNorm) -> Result<(), Error
     let out = gpu.f32(ask("out"), a.out, len)?;
     let arguments = RmsArgs { width: small(operation, width)?, eps: a.eps };
     let grid = [small(operation, a.rows)?, 1, 1];
-    gpu.launch("rms_norm", grid, ROW_GROUP, &[x, weight, out], &arguments)
+    if !width.is_multiple_of(32) {
+        return gpu.launch("rms_norm", grid, ROW_GROUP, &[x, weight, out], &arguments);
+    }
+    let [codes, scales] = gpu.prepare_narrow(out, [a.rows, width])?;
+    let places = [x, weight, out, codes, scales];
+    gpu.launch("rms_norm_blocks", grid, ROW_GROUP, &places, &arguments)
 }
 
-/// The coefficients of all streams before they are split: `[rows, matrix.rows]`.
+/// The coefficients of all streams before they are split: `[rows, matrix.rows]`, or with 1 as the
+/// second, eight shards of each.
 fn mixes(
     gpu: &mut Gpu,
     operation: &'static str,
@@ -85,7 +91,7 @@ fn mixes(
     x: Place,
     [rows, streams, width]: [usize; 3],
     wanted: usize,
-) -> Result<Place, Error> {
+) -> Result<(Place, u32), Error> {
     let matrix = weights.matrix;
     let columns = size(&[streams, width]);
     check(
@@ -102,10 +108,13 @@ fn mixes(
         "mixing matrices are floats",
     )?;
     gpu.counters.dense_bytes += own.matrix_bytes;
+    if let Some(shards) = decode::shards(gpu, operation, matrix, x, rows)? {
+        return Ok((shards, 1));
+    }
     let out = gpu.scratch(Scratch::Mixes, size(&[rows, wanted, 4]))?;
     let outputs = [(matrix, out)];
     product(gpu, &Product::plain(operation, &outputs, [x, Place::NONE], rows))?;
-    Ok(out)
+    Ok((out, 0))
 }
 
 pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
@@ -122,24 +131,28 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     let post = gpu.f32(ask("post"), a.post, n * s)?;
     let comb = gpu.f32(ask("comb"), a.comb, n * s * s)?;
     check(operation, a.iterations > 0, || "no Sinkhorn pass".to_owned(), "at least one")?;
-    let mixes = mixes(gpu, operation, &a.weights, x, [n, s, width], count)?;
+    let (mixes, shards) = mixes(gpu, operation, &a.weights, x, [n, s, width], count)?;
     let arguments = HcArgs {
         streams: small(operation, s)?,
         width: small(operation, width)?,
         iterations: small(operation, a.iterations)?,
         norm_eps: a.norm_eps,
         hc_eps: a.hc_eps,
-        pad: 0,
+        shards,
     };
-    let places = [x, mixes, base, scale, norm, out, post, comb];
+    let mut places = [Place::NONE; 12];
+    places[..8].copy_from_slice(&[x, mixes, base, scale, norm, out, post, comb]);
     let grid = [gpu.n(), 1, 1];
-    // Kernels of `fast/streams.k` have the same sums for the widths of known models.
+    // Kernels of `fast/streams.k` have the same sums for the widths of known models, and leave the
+    // result as blocks too.
     let name = match (s, width) {
         (4, 1024) => "hc_pre_1024",
         (4, 4096) => "hc_pre_4096",
         (4, 7168) => "hc_pre_7168",
-        _ => "hc_pre",
+        _ => return gpu.launch("hc_pre", grid, STREAMS_GROUP, &places[..8], &arguments),
     };
+    let blocks = gpu.prepare(out, [n, width])?;
+    places[8..].copy_from_slice(&blocks);
     gpu.launch(name, grid, STREAMS_GROUP, &places, &arguments)
 }
 
@@ -153,14 +166,14 @@ pub(in super::super) fn hc_head(gpu: &mut Gpu, a: &HcHead) -> Result<(), Error> 
     let scale = gpu.f32(ask("scale"), a.weights.scale, 1)?;
     let norm = gpu.f32(ask("norm"), a.norm, width)?;
     let out = gpu.f32(ask("out"), a.out, size(&[n, width]))?;
-    let mixes = mixes(gpu, operation, &a.weights, x, [n, s, width], s)?;
+    let (mixes, shards) = mixes(gpu, operation, &a.weights, x, [n, s, width], s)?;
     let arguments = HcArgs {
         streams: small(operation, s)?,
         width: small(operation, width)?,
         iterations: 0,
         norm_eps: a.norm_eps,
         hc_eps: a.hc_eps,
-        pad: 0,
+        shards,
     };
     let places = [x, mixes, base, scale, norm, out];
     let grid = [small(operation, n)?, 1, 1];
