@@ -454,8 +454,8 @@ pub(super) fn part_of(backend: &mut dyn Backend) -> Part {
     }
 }
 
-/// Handles by the span of the file that they stand for. Tensors may share bytes; they get one handle,
-/// by which a backend that has a layout of its own sees that it has made it already.
+/// Handles by the span of the file that they stand for. Tensors may share bytes; they get one
+/// handle, by which a backend that has a layout of its own sees that it has made it already.
 type Spans = HashMap<Range<*const u8>, SharedBytes>;
 
 /// Puts this rank's part of one checked tensor on the backend.

@@ -93,8 +93,8 @@ impl Plan {
         });
     }
 
-    /// Block by block, so that the lines that the rows share stay in the first-level cache; blocks of
-    /// one unit, which float formats have, a run at a time.
+    /// Block by block, so that the lines that the rows share stay in the first-level cache; blocks
+    /// of one unit, which float formats have, a run at a time.
     fn pack_field<const UNIT: usize>(&self, field: &Field, rows: &[u8], tile: &mut [u8]) {
         const RUN: usize = 64;
         let run = if self.block_bytes == UNIT { RUN } else { 1 };
@@ -207,6 +207,7 @@ const HUGE: usize = 2 << 20;
 /// Asks for huge pages; a system that has none says so, and nothing else happens.
 #[cfg(target_os = "linux")]
 fn advise_huge(start: NonNull<u8>, len: usize) {
+    // SAFETY: the C library's own declaration, of a function that every Linux has.
     unsafe extern "C" {
         fn madvise(start: *mut u8, len: usize, advice: i32) -> i32;
     }

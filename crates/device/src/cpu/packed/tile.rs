@@ -309,8 +309,9 @@ unsafe fn int_inputs<S: Simd, F: IntFormat>(
     }
 }
 
-/// The first `R` inputs, or all where there are fewer: then the last one is done again in the places
-/// that are left, and nothing is kept of that. Takes them off and returns the scratch of the others.
+/// The first `R` inputs, or all where there are fewer: then the last one is done again in the
+/// places that are left, and nothing is kept of that. Takes them off and returns the scratch of the
+/// others.
 ///
 /// # Safety
 /// As for [`int_inputs`].
