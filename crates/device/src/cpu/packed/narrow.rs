@@ -119,8 +119,8 @@ impl IntFormat for Q8_0 {
 }
 
 /// The 32 nibbles of a block: the low ones of its four words, then the high ones. Loops over
-/// vectors are written out here and in `supers.rs`: a closure has not the instruction set of the function
-/// that it is in, so what it calls may stay a call.
+/// vectors are written out here and in `supers.rs`: a closure has not the instruction set of the
+/// function that it is in, so what it calls may stay a call.
 ///
 /// # Safety
 /// The machine has `S`; the field has the block.
