@@ -5,7 +5,7 @@
 //! every message is answered by one. So a send never meets an empty queue, without any barrier
 //! after the first: the peer has sent at most a window more than it received, of which this end
 //! has received all but a window at most. [`Flow`] is what the gates run on, and what the
-//! exhaustive model of `tests/protocol.rs` walks.
+//! exhaustive model of `tests/suite/model.rs` walks.
 
 /// Counts of one link's messages in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -93,8 +93,8 @@ pub struct Drafted {
     pub tokens: Vec<u32>,
     /// Logits that they were taken from.
     pub logits: Logits,
-    /// Logit of each guess's surviving, given those before it: what a head of the drafter's says, or
-    /// what its logits do.
+    /// Logit of each guess's surviving, given those before it: what a head of the drafter's says,
+    /// or what its logits do.
     pub confidence: Vec<f32>,
 }
 

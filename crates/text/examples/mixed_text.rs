@@ -2,7 +2,7 @@
 //!
 //! usage: mixed_text FOLDER
 
-#[path = "../tests/support/mixed_text.rs"]
+#[path = "../tests/suite/support/mixed_text.rs"]
 mod mixed_text;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -2,7 +2,7 @@
 
     python tests/golden/make/nano_experts.py CHECKPOINT
 
-prints what `EXPERTS_SHA256` in crates/cli/tests/quantize.rs says. The test puts the experts together
+prints what `EXPERTS_SHA256` in crates/cli/tests/suite/quantize.rs says. The test puts the experts together
 again from models/nano.gguf, where they lie without loss, and compares.
 """
 import hashlib

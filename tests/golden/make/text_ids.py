@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Write tests/golden/text/ids_v4.txt and ids_nano.txt: what the `tokenizers` package makes of the
-texts of crates/text/tests/support/mixed_text.rs.
+texts of crates/text/tests/suite/support/mixed_text.rs.
 
 One line a text: bytes, FNV-1a of the text, number of ids, FNV-1a of the ids (little-endian u32),
 name. Added tokens are taken out of the tokenizer first: the texts are plain text.

@@ -24,8 +24,8 @@
 //!
 //! [`shape`] has the numbers, [`weights`] the table of tensors, [`state`] what a session keeps,
 //! `forward.rs` the pass, `draft.rs` the MTP block and [`dspark`] the other drafter; [`import`]
-//! maps published checkpoints. Several ranks share a model by `part.rs` (who holds what), `gates.rs`
-//! (where partial sums meet) and `follow.rs` (how the others learn what rank 0 does).
+//! maps published checkpoints. Several ranks share a model by `part.rs` (who holds what),
+//! `gates.rs` (where partial sums meet) and `follow.rs` (how the others learn what rank 0 does).
 
 mod draft;
 pub mod dspark;

@@ -167,8 +167,8 @@ fn check_length(app: &App, call: &Call, tokens: usize) -> Result<(), ApiError> {
     }
     let text = format!(
         "a session of {planned} tokens, {tokens} of them the prompt, has no room in the memory \
-         that sessions may take; one of {most} tokens has: send a shorter prompt, or set a limit of \
-         tokens that fits"
+         that sessions may take; one of {most} tokens has: send a shorter prompt, or set a limit \
+         of tokens that fits"
     );
     Err(ApiError::new(ErrorKind::Invalid, "session_too_large", text))
 }

@@ -1,8 +1,8 @@
 //! Writing one file: atomic, and continued where a stopped run left it.
 //!
-//! Data goes to `OUTPUT.partial`; `OUTPUT.partial.json` says which tensors are complete and safely on
-//! disk, by the checksum of each, and from what input. A later run keeps those whose bytes still have
-//! that sum. Only when all are there does the file get its name.
+//! Data goes to `OUTPUT.partial`; `OUTPUT.partial.json` says which tensors are complete and safely
+//! on disk, by the checksum of each, and from what input. A later run keeps those whose bytes still
+//! have that sum. Only when all are there does the file get its name.
 
 use super::encode::encode_rows;
 use super::plan::Planned;

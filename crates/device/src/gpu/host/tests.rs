@@ -146,7 +146,7 @@ fn planted_faults_are_found() {
         }
     }
     let mut host = planted();
-    let Err(error) = run(&mut host, "reads_beyond", 2, 1 << 12) else { panic!("not found out") };
+    let Err(error) = run(&mut host, "reads_beyond", 2, 1 << 10) else { panic!("not found out") };
     assert!(error.to_string().contains("outside of every buffer"), "{error}");
     run(&mut host, "sound", 2, 0).expect("works on");
 }

@@ -1,0 +1,9 @@
+//! The tests of this crate as one binary, which links once and keeps every core busy.
+
+mod common;
+mod dspark;
+mod quantize;
+mod ranks;
+mod run;
+mod steer;
+mod synth;

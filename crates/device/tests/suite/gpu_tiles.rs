@@ -1,0 +1,224 @@
+//! Products of many rows on the GPU's integer tiles: every format, odd numbers of rows and slots,
+//! groups and stacks of experts give the bits of the scalar CPU path.
+
+use crate::common::{Bench, Numbers, bits, encode};
+use ironstar_device::*;
+use ironstar_quant::{Activation, FORMATS, Format};
+use std::sync::Arc;
+
+fn both() -> [Bench; 2] {
+    [Bench::scalar(), Bench::gpu()]
+}
+
+fn integer_formats() -> impl Iterator<Item = Format> {
+    let integer = FORMATS.iter().filter(|info| info.activation != Activation::F32);
+    integer.map(|info| info.format)
+}
+
+/// Random blocks whose scales are finite: encoded values, with all codes and signs.
+fn matrix(numbers: &mut Numbers, format: Format, values: usize) -> Arc<Vec<u8>> {
+    encode(format, &numbers.floats(values, 0.2))
+}
+
+#[test]
+fn every_format() {
+    for format in integer_formats() {
+        // Eleven blocks: shards of one and of two.
+        let block = format.info().block_elements;
+        let (rows, columns, n) = (21, 11 * block, 67);
+        let mut numbers = Numbers(block as u64);
+        let bytes = matrix(&mut numbers, format, rows * columns);
+        let other = matrix(&mut numbers, format, (rows + 9) * columns);
+        let x = numbers.floats(n * columns, 1.0);
+        let [cpu, gpu] = both().map(|mut bench| {
+            bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+            let first = bench.encoded(format, [1, rows, columns], bytes.clone());
+            let second = bench.encoded(format, [1, rows + 9, columns], other.clone());
+            let x = bench.floats(&x);
+            let outs = [bench.zeros(n * rows), bench.zeros(n * (rows + 9))];
+            let outputs = [(first, outs[0]), (second, outs[1])];
+            bench.cpu.project(&Project { x, rows: n, outputs: &outputs }).expect("fits");
+            outs.map(|out| bits(&bench.read(out)))
+        });
+        assert!(cpu == gpu, "{format}: other bits");
+        assert!(cpu[0].iter().any(|v| *v != cpu[0][0]), "{format}: a constant compares nothing");
+    }
+}
+
+#[test]
+fn groups() {
+    let (groups, rows, columns, n) = (3, 60, 96, 19);
+    let mut numbers = Numbers(3);
+    let bytes = matrix(&mut numbers, Format::Q8_0, rows * columns);
+    let x = numbers.floats(n * groups * columns, 1.0);
+    let [cpu, gpu] = both().map(|mut bench| {
+        bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+        let matrix = bench.encoded(Format::Q8_0, [1, rows, columns], bytes.clone());
+        let (x, out) = (bench.floats(&x), bench.zeros(n * rows));
+        bench.cpu.project_grouped(&ProjectGrouped { x, matrix, groups, out }).expect("fits");
+        bits(&bench.read(out))
+    });
+    assert!(cpu == gpu, "other bits");
+}
+
+/// Experts with none, few and more than a tile of rows.
+#[test]
+fn stacks() {
+    let (experts, top_k, d, inner, n) = (5, 2, 256, 256, 90);
+    for (routed, down) in [(Format::Iq2Xxs, Format::Q2K), (Format::Mxfp4, Format::Mxfp4)] {
+        let mut numbers = Numbers(11);
+        let stack = |numbers: &mut Numbers, format| matrix(numbers, format, experts * inner * d);
+        let routed_bytes =
+            [routed, routed, down].map(|format| (format, stack(&mut numbers, format)));
+        let shared_bytes =
+            [Format::Q8_0; 3].map(|format| (format, matrix(&mut numbers, format, inner * d)));
+        let x = numbers.floats(n * d, 1.0);
+        let weights = numbers.floats(n * top_k, 0.5);
+        // Expert 3 is in most rows, expert 2 in none.
+        let ids: Vec<u32> =
+            (0..n).flat_map(|row| if row % 9 == 0 { [0, 4] } else { [1, 3] }).collect();
+        let [cpu, gpu] = both().map(|mut bench| {
+            bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+            let mut ffn = |stack, bytes: &[(Format, Arc<Vec<u8>>); 3]| {
+                let mut one = |part: usize, shape: [usize; 2]| {
+                    let (format, bytes) = &bytes[part];
+                    bench.encoded(*format, [stack, shape[0], shape[1]], bytes.clone())
+                };
+                Ffn { gate: one(0, [inner, d]), up: one(1, [inner, d]), down: one(2, [d, inner]) }
+            };
+            let (routed, shared) = (ffn(experts, &routed_bytes), ffn(1, &shared_bytes));
+            let (x, ids) = (bench.floats(&x), bench.ids(&ids));
+            let (weights, out) = (bench.floats(&weights), bench.zeros(n * d));
+            let limit = 7.0;
+            let call = Experts { x, routed, shared, ids, weights, top_k, limit, out };
+            bench.cpu.experts(&call).expect("fits");
+            bits(&bench.read(out))
+        });
+        assert!(cpu == gpu, "{routed} and {down}: other bits");
+    }
+}
+
+/// Random blocks with all codes, scales and signs; their f16 scales are about a hundredth.
+fn blocks(numbers: &mut Numbers, format: Format, values: usize) -> Arc<Vec<u8>> {
+    let info = format.info();
+    let mut bytes = vec![0u8; values / info.block_elements * info.block_bytes];
+    for (byte, value) in bytes.iter_mut().zip(numbers.floats(values, 128.0)) {
+        // Two of the mantissa's bytes, mixed.
+        let [low, middle, ..] = value.to_bits().to_le_bytes();
+        *byte = low ^ middle;
+    }
+    let halves: &[usize] = match format {
+        Format::Q2K => &[80, 82],
+        _ => &[0],
+    };
+    for (index, block) in bytes.chunks_exact_mut(info.block_bytes).enumerate() {
+        for at in halves {
+            // 2^-7 times 1 to 2, either sign.
+            block[at + 1] = 0x20 | u8::from(index % 3 == 0) << 7;
+        }
+    }
+    Arc::new(bytes)
+}
+
+const BIG_FORMATS: [(Format, usize); 3] =
+    [(Format::Q8_0, 1024), (Format::Q2K, 2048), (Format::Iq2Xxs, 2048)];
+
+/// Large tiles: rows and slots that end inside of them, two matrices in one launch.
+#[test]
+fn large() {
+    for (format, columns) in BIG_FORMATS {
+        let (rows, n) = ([140, 9], 161);
+        let mut numbers = Numbers(columns as u64 + 5);
+        let coded = rows.map(|rows| blocks(&mut numbers, format, rows * columns));
+        let x = numbers.floats(n * columns, 1.0);
+        let [cpu, gpu] = both().map(|mut bench| {
+            bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+            let x = bench.floats(&x);
+            let outputs: Vec<_> = rows
+                .iter()
+                .zip(&coded)
+                .map(|(rows, bytes)| {
+                    let matrix = bench.encoded(format, [1, *rows, columns], bytes.clone());
+                    (matrix, bench.zeros(n * rows))
+                })
+                .collect();
+            bench.cpu.project(&Project { x, rows: n, outputs: &outputs }).expect("fits");
+            outputs.iter().map(|(_, out)| bits(&bench.read(*out))).collect::<Vec<_>>()
+        });
+        let differing = |k: usize| cpu[k].iter().zip(&gpu[k]).filter(|(a, b)| a != b).count();
+        assert!(cpu == gpu, "{format}: {} and {} other bits", differing(0), differing(1));
+    }
+}
+
+/// Large tiles of floats: rows and slots that end inside of them, two matrices in one launch.
+#[test]
+fn large_floats() {
+    for format in [Format::F16, Format::Bf16] {
+        let (rows, n, columns) = ([70, 24], 131, 1024);
+        let mut numbers = Numbers(77);
+        let coded = rows.map(|rows| matrix(&mut numbers, format, rows * columns));
+        let x = numbers.floats(n * columns, 1.0);
+        let [cpu, gpu] = both().map(|mut bench| {
+            bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+            let x = bench.floats(&x);
+            let outputs: Vec<_> = rows
+                .iter()
+                .zip(&coded)
+                .map(|(rows, bytes)| {
+                    let matrix = bench.encoded(format, [1, *rows, columns], bytes.clone());
+                    (matrix, bench.zeros(n * rows))
+                })
+                .collect();
+            bench.cpu.project(&Project { x, rows: n, outputs: &outputs }).expect("fits");
+            outputs.iter().map(|(_, out)| bits(&bench.read(*out))).collect::<Vec<_>>()
+        });
+        assert!(cpu == gpu, "{format}: other bits");
+    }
+}
+
+/// Large tiles of groups (`project_grouped`), and of K in several steps a shard.
+#[test]
+fn large_groups() {
+    let (groups, rows, columns, n) = (2, 80, 2048, 130);
+    let mut numbers = Numbers(5);
+    let bytes = blocks(&mut numbers, Format::Q8_0, rows * columns);
+    let x = numbers.floats(n * groups * columns, 1.0);
+    let [cpu, gpu] = both().map(|mut bench| {
+        bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+        let matrix = bench.encoded(Format::Q8_0, [1, rows, columns], bytes.clone());
+        let (x, out) = (bench.floats(&x), bench.zeros(n * rows));
+        bench.cpu.project_grouped(&ProjectGrouped { x, matrix, groups, out }).expect("fits");
+        bits(&bench.read(out))
+    });
+    assert!(cpu == gpu, "other bits");
+}
+
+/// Experts on large tiles: one with most of the slots, one with two.
+#[test]
+fn large_stacks() {
+    let (experts, top_k, d, inner, n) = (2, 2, 2048, 2048, 13);
+    let formats = [Format::Iq2Xxs, Format::Iq2Xxs, Format::Q2K];
+    let mut numbers = Numbers(21);
+    let routed_bytes = formats.map(|f| (f, blocks(&mut numbers, f, experts * inner * d)));
+    let shared_bytes = [Format::Q8_0; 3].map(|f| (f, blocks(&mut numbers, f, 32 * d)));
+    let x = numbers.floats(n * d, 1.0);
+    let weights = numbers.floats(n * top_k, 0.5);
+    let ids: Vec<u32> = (0..n).flat_map(|row| if row % 9 == 0 { [0, 1] } else { [1, 1] }).collect();
+    let [cpu, gpu] = both().map(|mut bench| {
+        bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+        let mut ffn = |stack, inner: usize, bytes: &[(Format, Arc<Vec<u8>>); 3]| {
+            let mut one = |part: usize, shape: [usize; 2]| {
+                let (format, bytes) = &bytes[part];
+                bench.encoded(*format, [stack, shape[0], shape[1]], bytes.clone())
+            };
+            Ffn { gate: one(0, [inner, d]), up: one(1, [inner, d]), down: one(2, [d, inner]) }
+        };
+        let (routed, shared) = (ffn(experts, inner, &routed_bytes), ffn(1, 32, &shared_bytes));
+        let (x, ids) = (bench.floats(&x), bench.ids(&ids));
+        let (weights, out) = (bench.floats(&weights), bench.zeros(n * d));
+        let call = Experts { x, routed, shared, ids, weights, top_k, limit: 7.0, out };
+        bench.cpu.experts(&call).expect("fits");
+        bits(&bench.read(out))
+    });
+    assert!(cpu == gpu, "other bits");
+}

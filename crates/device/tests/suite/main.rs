@@ -1,0 +1,10 @@
+//! The tests of this crate as one binary, which links once and keeps every core busy.
+
+mod common;
+mod faults;
+mod gpu_decode;
+mod gpu_tiles;
+mod layer;
+mod mutual;
+mod op_vectors;
+mod ops;

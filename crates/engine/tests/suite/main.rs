@@ -1,0 +1,13 @@
+//! The tests of this crate as one binary, which links once and keeps every core busy.
+
+mod common;
+mod faults;
+mod nano;
+mod scheduler;
+mod score;
+mod session;
+mod speculation;
+mod steering;
+mod store;
+mod store_kill;
+mod store_traffic;

@@ -1,0 +1,156 @@
+//! Whole models through the GPU's kernels, run on the CPU by the host driver: the oracle shapes in
+//! exact mode against DeepSeek's published code, and the nano model as users run it against the CPU
+//! backend. The kernels are checked while they run, and slow: a few tokens each.
+#![expect(clippy::unwrap_used, reason = "a failed fixture or step fails the test")]
+
+use crate::common::{Fixture, Rows, Runner, argmax, default_mode, distance, divergence, exact};
+use ironstar_device::{Gpu, GpuConfig};
+use ironstar_gguf::Gguf;
+use ironstar_model::testing::Tiny;
+use ironstar_model::{At, LogitsFor, Model, Observer, Options, Output, State, Step, Wanted, What};
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+/// Of logits in exact mode, as for the CPU backend.
+const TOLERANCE: f32 = 1e-3;
+/// Mean divergence between GPU and CPU on the default path, where sums of norms and attention have
+/// other lanes and a rounded value may fall on the other side.
+const DIVERGENCE: f64 = 3e-3;
+
+/// A session on the GPU's kernels.
+struct GpuRunner {
+    gpu: Gpu,
+    model: Model,
+    state: State,
+}
+
+impl GpuRunner {
+    fn new(gguf: &Gguf, drafter: Option<&Gguf>, float_products: bool, options: Options) -> Self {
+        let config = GpuConfig { float_products, ..GpuConfig::default() };
+        let mut gpu = Gpu::host(config).unwrap();
+        let model = Model::load(gguf, drafter, &mut gpu, options, &mut |_| {}).unwrap();
+        let state = model.new_state(&mut gpu, 512).unwrap();
+        GpuRunner { gpu, model, state }
+    }
+
+    fn step(&mut self, tokens: &[u32], observer: Option<&mut dyn Observer>) -> Output {
+        let drafts = if self.model.has_drafter() { LogitsFor::All } else { LogitsFor::None };
+        let wanted = Wanted { logits: LogitsFor::All, drafts };
+        let step = Step::single(tokens, self.state.position());
+        let states = &mut [&mut self.state];
+        let out =
+            self.model.forward_observed(&mut self.gpu, &step, states, &wanted, observer).unwrap();
+        self.model.commit(&mut self.state, tokens.len()).unwrap();
+        out
+    }
+
+    /// Logits and draft logits of tokens from the start, in steps of these lengths.
+    fn cuts(&mut self, tokens: &[u32], lengths: &[usize]) -> Rows {
+        self.state.truncate(0).unwrap();
+        let (mut rest, mut rows) = (tokens, Rows::default());
+        for length in lengths {
+            let (now, later) = rest.split_at(*length);
+            rows.add(&self.step(now, None));
+            rest = later;
+        }
+        assert!(rest.is_empty(), "the lengths are those of the tokens");
+        rows
+    }
+}
+
+/// Ids that a pass shows.
+#[derive(Default)]
+struct Ids(HashMap<At, Vec<u32>>);
+
+impl Observer for Ids {
+    fn floats(&mut self, _: At, _: usize, _: &mut [f32]) -> bool {
+        false
+    }
+
+    fn ids(&mut self, at: At, _: usize, ids: &[u32]) {
+        self.0.entry(at).or_default().extend_from_slice(ids);
+    }
+}
+
+#[test]
+fn oracle_shapes_in_exact_mode() {
+    const POSITIONS: usize = 34;
+    for (tiny, name) in [(Tiny::flash(), "flash"), (Tiny::pro(), "pro")] {
+        let fixture = Fixture::open(&format!("oracle/official_{name}_exact.safetensors"));
+        let ids = &fixture.tokens("ids")[..POSITIONS];
+        let (_, options) = exact();
+        let mut gpu = GpuRunner::new(&tiny.gguf(), Some(&tiny.drafter()), true, options);
+        let mut seen = Ids::default();
+        let out = gpu.step(ids, Some(&mut seen));
+
+        let width = tiny.shape.vocabulary;
+        let (golden, rows) = (fixture.f32("logits_full"), fixture.int("rows"));
+        let mut compared = 0;
+        for (row, golden) in rows.iter().zip(golden.chunks(width)) {
+            let row = usize::try_from(*row).unwrap();
+            if row < POSITIONS {
+                let gap = distance(out.logits.row(row), golden);
+                assert!(gap < TOLERANCE, "{name}: logits of {row}: {gap}");
+                compared += 1;
+            }
+        }
+        assert!(compared > 4, "{compared} golden rows");
+        let best: Vec<i64> = out
+            .logits
+            .values()
+            .chunks(width)
+            .map(|row| i64::try_from(argmax(row)).unwrap())
+            .collect();
+        assert_eq!(best, fixture.int("argmax_full")[..POSITIONS], "{name}");
+        for layer in 0..tiny.shape.layers {
+            let found = &seen.0[&At { layer, what: What::Experts }];
+            let wanted = fixture.int(&format!("topk.{layer}"));
+            let found: Vec<i64> = found.iter().map(|&id| id.into()).collect();
+            assert_eq!(found, wanted[..found.len()], "{name}: experts of layer {layer}");
+        }
+        // The CPU agrees with the same code to a fraction of the tolerance.
+        let mut cpu = Runner::new(&tiny.gguf(), Some(&tiny.drafter()), exact(), 512);
+        let wanted = cpu.cuts(ids, [POSITIONS]);
+        let gap = distance(out.logits.values(), &wanted.logits);
+        assert!(gap < TOLERANCE, "{name}: CPU and GPU {gap}");
+        let gap = distance(out.drafts.values(), &wanted.drafts);
+        assert!(gap < TOLERANCE, "{name}: drafts of CPU and GPU {gap}");
+    }
+}
+
+fn nano(name: &str) -> Gguf {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name);
+    Gguf::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The default path: any cut gives equal bits, logits are near the CPU's, and the greedy text is
+/// the same.
+#[test]
+fn nano_as_users_run_it() {
+    const PROMPT: usize = 13;
+    const ANSWER: usize = 4;
+    let golden = Fixture::open("nano/golden.safetensors");
+    let ids = &golden.tokens("text.ids")[..PROMPT];
+    let (config, options) = default_mode(1, None);
+    let mut gpu = GpuRunner::new(&nano("nano.gguf"), None, false, options.clone());
+    let whole = gpu.cuts(ids, &[PROMPT]);
+    let pieces = gpu.cuts(ids, &[1, 8, 3, 1]);
+    pieces.assert_same_bits(&whole, "steps of other lengths");
+
+    let mut cpu = Runner::new(&nano("nano.gguf"), None, (config, options), 512);
+    let wanted = cpu.cuts(ids, [PROMPT]);
+    let width = gpu.model.shape().vocabulary;
+    let pairs = whole.logits.chunks(width).zip(wanted.logits.chunks(width));
+    let sum: f64 = pairs.map(|(gpu, cpu)| divergence(cpu, gpu)).sum();
+    let mean = sum / 13.0;
+    assert!(mean < DIVERGENCE, "the GPU diverges from the CPU by {mean}");
+
+    let mut next = argmax(&whole.logits[(PROMPT - 1) * width..]);
+    for turn in 0..ANSWER {
+        let token = [u32::try_from(next).unwrap()];
+        let found = argmax(gpu.step(&token, None).logits.row(0));
+        let wanted = argmax(cpu.step(&token).logits.row(0));
+        assert_eq!(found, wanted, "token {turn} of the answer");
+        next = found;
+    }
+}

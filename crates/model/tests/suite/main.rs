@@ -1,0 +1,16 @@
+//! The tests of this crate as one binary, which links once and keeps every core busy.
+
+mod common;
+mod dspark;
+mod dspark_golden;
+mod formats;
+mod gpu_host;
+mod hostile;
+mod nano;
+mod one_answer;
+mod oracle;
+mod parts;
+mod published;
+mod ranks;
+mod shapes;
+mod steering;
