@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed fixture or step fails the test")]
 
 use crate::common::{Runner, default_mode, exact, joined, same_bits};
+use crate::one_answer::quantised;
 use ironstar_device::CpuConfig;
 use ironstar_gguf::{Array, Gguf, Value};
 use ironstar_model::deepseek_v4::{Kind, SparkShape, TensorSpec, spark_specs};
@@ -11,15 +12,6 @@ use ironstar_model::{Drafted, Error, LogitsFor, Model, Options, ROLLBACK_ROWS, W
 use ironstar_quant::Format;
 
 const CONTEXT: usize = 400;
-
-fn quantised(spec: &TensorSpec, values: &[f32]) -> Encoded {
-    match spec.kind {
-        Kind::Routed => encode(Format::Mxfp4, values),
-        Kind::Dense => encode(Format::Q8_0, values),
-        Kind::Float => encode(Format::F16, values),
-        Kind::Vector | Kind::Table => encode(Format::F32, values),
-    }
-}
 
 struct Case {
     name: &'static str,

@@ -17,7 +17,7 @@ const TOKENS: usize = 300;
 const CONTEXT: usize = 400;
 
 /// Experts in MXFP4, the rest as files have it: Q8_0 and F16.
-fn quantised(spec: &TensorSpec, values: &[f32]) -> Encoded {
+pub fn quantised(spec: &TensorSpec, values: &[f32]) -> Encoded {
     match spec.kind {
         Kind::Routed => encode(Format::Mxfp4, values),
         Kind::Dense => encode(Format::Q8_0, values),
@@ -27,17 +27,17 @@ fn quantised(spec: &TensorSpec, values: &[f32]) -> Encoded {
 }
 
 /// A small model, its tokens, and what one pass gives.
-struct Case {
-    gguf: Gguf,
-    drafter: Gguf,
-    mode: (CpuConfig, Options),
-    tokens: Vec<u32>,
-    rows: Rows,
-    vocabulary: usize,
+pub struct Case {
+    pub gguf: Gguf,
+    pub drafter: Gguf,
+    pub mode: (CpuConfig, Options),
+    pub tokens: Vec<u32>,
+    pub rows: Rows,
+    pub vocabulary: usize,
 }
 
 impl Case {
-    fn new(tiny: &Tiny, quantise: bool, mode: (CpuConfig, Options), tokens: usize) -> Case {
+    pub fn new(tiny: &Tiny, quantise: bool, mode: (CpuConfig, Options), tokens: usize) -> Case {
         let (gguf, drafter) = if quantise {
             (tiny.gguf_as(&quantised), tiny.drafter_as(&quantised))
         } else {
@@ -51,16 +51,16 @@ impl Case {
         case
     }
 
-    fn runner(&self) -> Runner {
+    pub fn runner(&self) -> Runner {
         self.runner_in(self.mode.clone())
     }
 
-    fn runner_in(&self, mode: (CpuConfig, Options)) -> Runner {
+    pub fn runner_in(&self, mode: (CpuConfig, Options)) -> Runner {
         Runner::new(&self.gguf, Some(&self.drafter), mode, CONTEXT)
     }
 
     /// The one pass's logits and drafts of the rows from a position on.
-    fn check(&self, position: usize, rows: usize, output: &ironstar_model::Output, what: &str) {
+    pub fn check(&self, position: usize, rows: usize, output: &ironstar_model::Output, what: &str) {
         let v = self.vocabulary;
         let logits = &self.rows.logits[position * v..][..rows * v];
         same_bits(&output.logits.values()[..rows * v], logits, what);
@@ -232,7 +232,7 @@ fn the_farthest_way_back_gives_the_same_bits() {
 
 /// What a session may go through.
 #[derive(Clone, Debug)]
-enum Act {
+pub enum Act {
     /// Evaluate and keep so many tokens.
     Step(usize),
     /// Evaluate some right and some wrong tokens, keep only right ones.
@@ -249,7 +249,7 @@ enum Act {
     StartOver,
 }
 
-fn act() -> impl Strategy<Value = Act> {
+pub fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         5 => (1usize..140).prop_map(Act::Step),
         4 => (1usize..4).prop_map(Act::Step),
@@ -265,7 +265,7 @@ fn live(case: &Case, acts: &[Act]) {
     live_on(case, &mut case.runner(), acts);
 }
 
-fn live_on(case: &Case, runner: &mut Runner, acts: &[Act]) {
+pub fn live_on(case: &Case, runner: &mut Runner, acts: &[Act]) {
     let wanted = Wanted { logits: LogitsFor::All, drafts: LogitsFor::All };
     let wrong_token = |at: usize| (case.tokens[at % TOKENS] + 1) % 96;
     for act in acts {

@@ -2,7 +2,7 @@
 //! through, and go on after one of them was lost. Here they are threads of this process.
 
 use crate::common::{Rows, Runner, default_mode, exact, joined, same_bits};
-use crate::{Case, act, live_on, quantised};
+use crate::one_answer::{Case, act, live_on, quantised};
 use ironstar_device::{
     Cpu, Error as DeviceError, Exchange, ExchangeError, GateCounts, GateKind, Local, LocalGroup,
     Part,
