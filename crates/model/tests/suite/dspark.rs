@@ -6,10 +6,9 @@ use crate::common::{Runner, default_mode, exact, joined, same_bits};
 use crate::one_answer::quantised;
 use ironstar_device::CpuConfig;
 use ironstar_gguf::{Array, Gguf, Value};
-use ironstar_model::deepseek_v4::{Kind, SparkShape, TensorSpec, spark_specs};
-use ironstar_model::testing::{Encoded, Tiny, encode, file_bytes, floats};
+use ironstar_model::deepseek_v4::{SparkShape, TensorSpec, spark_specs};
+use ironstar_model::testing::{Encoded, Tiny, file_bytes, floats};
 use ironstar_model::{Drafted, Error, LogitsFor, Model, Options, ROLLBACK_ROWS, Wanted};
-use ironstar_quant::Format;
 
 const CONTEXT: usize = 400;
 
