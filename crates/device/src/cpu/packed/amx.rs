@@ -22,7 +22,7 @@ pub(crate) struct Amx;
 /// Inputs of a tile.
 const INPUTS: usize = 16;
 
-/// What `ldtilecfg` reads: tile 0 holds sums [16][16] of 4 bytes, tile 1 sixteen inputs of 32 codes
+/// What `ldtilecfg` reads: tile 0 holds 16 x 16 sums of 4 bytes, tile 1 sixteen inputs of 32 codes
 /// each, tile 2 the eight rows of a packed block.
 #[repr(C, align(64))]
 struct Config {
