@@ -20,36 +20,38 @@ fn matrix(numbers: &mut Numbers, format: Format, values: usize) -> Arc<Vec<u8>> 
     encode(format, &numbers.floats(values, 0.2))
 }
 
-#[test]
-fn every_format() {
-    for format in integer_formats() {
-        // Eleven blocks: shards of one and of two.
-        let block = format.info().block_elements;
-        let (rows, columns, n) = (21, 11 * block, 67);
-        let mut numbers = Numbers(block as u64);
-        let bytes = matrix(&mut numbers, format, rows * columns);
-        let other = matrix(&mut numbers, format, (rows + 9) * columns);
-        let x = numbers.floats(n * columns, 1.0);
-        let [cpu, gpu] = both().map(|mut bench| {
-            bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
-            let first = bench.encoded(format, [1, rows, columns], bytes.clone());
-            let second = bench.encoded(format, [1, rows + 9, columns], other.clone());
-            let x = bench.floats(&x);
-            let outs = [bench.zeros(n * rows), bench.zeros(n * (rows + 9))];
-            let outputs = [(first, outs[0]), (second, outs[1])];
-            bench.cpu.project(&Project { x, rows: n, outputs: &outputs }).expect("fits");
-            outs.map(|out| bits(&bench.read(out)))
-        });
-        assert!(cpu == gpu, "{format}: other bits");
-        assert!(cpu[0].iter().any(|v| *v != cpu[0][0]), "{format}: a constant compares nothing");
-    }
+/// Products of several matrices with the same rows of `x`, on the CPU and on the GPU.
+fn products(
+    format: Format,
+    columns: usize,
+    rows: &[usize],
+    coded: &[Arc<Vec<u8>>],
+    (x, n): (&[f32], usize),
+) -> [Vec<Vec<u32>>; 2] {
+    both().map(|mut bench| {
+        bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+        let x = bench.floats(x);
+        let outputs: Vec<_> = rows
+            .iter()
+            .zip(coded)
+            .map(|(rows, bytes)| {
+                let matrix = bench.encoded(format, [1, *rows, columns], bytes.clone());
+                (matrix, bench.zeros(n * rows))
+            })
+            .collect();
+        bench.cpu.project(&Project { x, rows: n, outputs: &outputs }).expect("fits");
+        outputs.iter().map(|(_, out)| bits(&bench.read(*out))).collect()
+    })
 }
 
-#[test]
-fn groups() {
-    let (groups, rows, columns, n) = (3, 60, 96, 19);
-    let mut numbers = Numbers(3);
-    let bytes = matrix(&mut numbers, Format::Q8_0, rows * columns);
+/// `project_grouped` of one Q8_0 matrix, made by `code`, gives the same bits on both.
+fn same_groups(
+    [groups, rows, columns, n]: [usize; 4],
+    seed: u64,
+    code: fn(&mut Numbers, Format, usize) -> Arc<Vec<u8>>,
+) {
+    let mut numbers = Numbers(seed);
+    let bytes = code(&mut numbers, Format::Q8_0, rows * columns);
     let x = numbers.floats(n * groups * columns, 1.0);
     let [cpu, gpu] = both().map(|mut bench| {
         bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
@@ -59,6 +61,27 @@ fn groups() {
         bits(&bench.read(out))
     });
     assert!(cpu == gpu, "other bits");
+}
+
+#[test]
+fn every_format() {
+    for format in integer_formats() {
+        // Eleven blocks: shards of one and of two.
+        let block = format.info().block_elements;
+        let (rows, columns, n) = (21, 11 * block, 67);
+        let mut numbers = Numbers(block as u64);
+        let rows = [rows, rows + 9];
+        let coded = rows.map(|rows| matrix(&mut numbers, format, rows * columns));
+        let x = numbers.floats(n * columns, 1.0);
+        let [cpu, gpu] = products(format, columns, &rows, &coded, (&x, n));
+        assert!(cpu == gpu, "{format}: other bits");
+        assert!(cpu[0].iter().any(|v| *v != cpu[0][0]), "{format}: a constant compares nothing");
+    }
+}
+
+#[test]
+fn groups() {
+    same_groups([3, 60, 96, 19], 3, matrix);
 }
 
 /// Experts with none, few and more than a tile of rows.
@@ -131,20 +154,7 @@ fn large() {
         let mut numbers = Numbers(columns as u64 + 5);
         let coded = rows.map(|rows| blocks(&mut numbers, format, rows * columns));
         let x = numbers.floats(n * columns, 1.0);
-        let [cpu, gpu] = both().map(|mut bench| {
-            bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
-            let x = bench.floats(&x);
-            let outputs: Vec<_> = rows
-                .iter()
-                .zip(&coded)
-                .map(|(rows, bytes)| {
-                    let matrix = bench.encoded(format, [1, *rows, columns], bytes.clone());
-                    (matrix, bench.zeros(n * rows))
-                })
-                .collect();
-            bench.cpu.project(&Project { x, rows: n, outputs: &outputs }).expect("fits");
-            outputs.iter().map(|(_, out)| bits(&bench.read(*out))).collect::<Vec<_>>()
-        });
+        let [cpu, gpu] = products(format, columns, &rows, &coded, (&x, n));
         let differing = |k: usize| cpu[k].iter().zip(&gpu[k]).filter(|(a, b)| a != b).count();
         assert!(cpu == gpu, "{format}: {} and {} other bits", differing(0), differing(1));
     }
@@ -158,20 +168,7 @@ fn large_floats() {
         let mut numbers = Numbers(77);
         let coded = rows.map(|rows| matrix(&mut numbers, format, rows * columns));
         let x = numbers.floats(n * columns, 1.0);
-        let [cpu, gpu] = both().map(|mut bench| {
-            bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
-            let x = bench.floats(&x);
-            let outputs: Vec<_> = rows
-                .iter()
-                .zip(&coded)
-                .map(|(rows, bytes)| {
-                    let matrix = bench.encoded(format, [1, *rows, columns], bytes.clone());
-                    (matrix, bench.zeros(n * rows))
-                })
-                .collect();
-            bench.cpu.project(&Project { x, rows: n, outputs: &outputs }).expect("fits");
-            outputs.iter().map(|(_, out)| bits(&bench.read(*out))).collect::<Vec<_>>()
-        });
+        let [cpu, gpu] = products(format, columns, &rows, &coded, (&x, n));
         assert!(cpu == gpu, "{format}: other bits");
     }
 }
@@ -179,18 +176,7 @@ fn large_floats() {
 /// Large tiles of groups (`project_grouped`), and of K in several steps a shard.
 #[test]
 fn large_groups() {
-    let (groups, rows, columns, n) = (2, 80, 2048, 130);
-    let mut numbers = Numbers(5);
-    let bytes = blocks(&mut numbers, Format::Q8_0, rows * columns);
-    let x = numbers.floats(n * groups * columns, 1.0);
-    let [cpu, gpu] = both().map(|mut bench| {
-        bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
-        let matrix = bench.encoded(Format::Q8_0, [1, rows, columns], bytes.clone());
-        let (x, out) = (bench.floats(&x), bench.zeros(n * rows));
-        bench.cpu.project_grouped(&ProjectGrouped { x, matrix, groups, out }).expect("fits");
-        bits(&bench.read(out))
-    });
-    assert!(cpu == gpu, "other bits");
+    same_groups([2, 80, 2048, 130], 5, blocks);
 }
 
 /// Experts on large tiles: one with most of the slots, one with two.
