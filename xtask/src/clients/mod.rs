@@ -82,9 +82,9 @@ fn costs(scripted: &Server, nano: &Server) -> Result<()> {
     if micros > OVERHEAD_MICROS_MAX {
         bail!("a token costs {micros:.1} us beside the engine; {OVERHEAD_MICROS_MAX} are allowed");
     }
-    let before = [scripted.used("")?, nano.used("")?];
+    let before = [scripted.times("")?, nano.times("")?];
     std::thread::sleep(IDLE);
-    let used = [scripted.used("")? - before[0], nano.used("")? - before[1]];
+    let used = [scripted.used_since("", &before[0])?, nano.used_since("", &before[1])?];
     println!("clients: {used:?} of processor time in {IDLE:?} of idleness");
     if used.iter().any(|used| *used > IDLE / 100) {
         bail!("servers that nobody asks use more than 1 % of a processor");

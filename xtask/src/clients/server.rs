@@ -2,9 +2,10 @@
 
 use crate::ci::finish;
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,10 @@ pub struct Server {
     /// Its address.
     pub url: String,
 }
+
+/// Processor time of threads, by their folder under `/proc`.
+#[derive(Debug, Default)]
+pub struct Times(BTreeMap<PathBuf, Duration>);
 
 impl Server {
     /// Starts it on a free port.
@@ -48,7 +53,7 @@ impl Server {
     /// Streams an answer of many tokens and says how much processor time of the server's threads a
     /// token took, in microseconds; the engine's thread does not count.
     pub fn overhead(&self) -> Result<f64> {
-        let before = self.used("server")?;
+        let before = self.times("server")?;
         let body = format!(
             "{{\"messages\": [{{\"role\": \"user\", \"content\": \"endless\"}}], \"stream\": true, \
              \"max_tokens\": {TOKENS}}}"
@@ -67,27 +72,35 @@ impl Server {
         if !answer.contains("\"finish_reason\":\"length\"") || !answer.contains("[DONE]") {
             bail!("the answer of {TOKENS} tokens is not whole");
         }
-        let used = self.used("server")?.saturating_sub(before);
+        let used = self.used_since("server", &before)?;
         if used.is_zero() {
             bail!("the kernel counts no processor time of threads in /proc/PID/task/*/schedstat");
         }
         Ok(used.as_secs_f64() * 1e6 / f64::from(TOKENS))
     }
 
-    /// Processor time of all its threads whose name begins so.
-    pub fn used(&self, name: &str) -> Result<Duration> {
-        let mut nanos = 0;
+    /// Processor time so far of each of its threads whose name begins so.
+    pub fn times(&self, name: &str) -> Result<Times> {
+        let mut times = Times::default();
         for task in std::fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
             let folder = task?.path();
             let read = |file| std::fs::read_to_string(folder.join(file));
             // A thread may end meanwhile.
-            let (Ok(thread), Ok(times)) = (read("comm"), read("schedstat")) else { continue };
+            let (Ok(thread), Ok(stat)) = (read("comm"), read("schedstat")) else { continue };
             if thread.starts_with(name) {
-                let first = times.split(' ').next().context("schedstat is empty")?;
-                nanos += first.parse::<u64>().context("schedstat begins with a number")?;
+                let first = stat.split(' ').next().context("schedstat is empty")?;
+                let nanos = first.parse().context("schedstat begins with a number")?;
+                times.0.insert(folder, Duration::from_nanos(nanos));
             }
         }
-        Ok(Duration::from_nanos(nanos))
+        Ok(times)
+    }
+
+    /// Processor time of those threads since then; of one that has ended it is not known.
+    pub fn used_since(&self, name: &str, before: &Times) -> Result<Duration> {
+        let now = self.times(name)?.0;
+        let of = |folder| before.0.get(folder).copied().unwrap_or_default();
+        Ok(now.iter().map(|(folder, time)| time.saturating_sub(of(folder))).sum())
     }
 
     /// Asks it to end, as a service manager does.
