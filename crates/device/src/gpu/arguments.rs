@@ -147,8 +147,9 @@ pub(crate) struct ActivateArgs {
     pub weighted: u32,
     pub limit: f32,
     pub quantised: u32,
+    pub copies: u32,
 }
-// SAFETY: repr(C) of six 4-byte numbers.
+// SAFETY: repr(C) of seven 4-byte numbers.
 unsafe impl Arguments for ActivateArgs {
     const NAME: &'static str = "ActivateArgs";
 }
@@ -165,6 +166,60 @@ pub(crate) struct CellsArgs {
 // SAFETY: repr(C) of four u32.
 unsafe impl Arguments for CellsArgs {
     const NAME: &'static str = "CellsArgs";
+}
+
+/// Some of the eight cells.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct CellsPartArgs {
+    pub width: u32,
+    pub top_k: u32,
+    pub experts: u32,
+    pub first: u32,
+    pub count: u32,
+}
+// SAFETY: repr(C) of five u32.
+unsafe impl Arguments for CellsPartArgs {
+    const NAME: &'static str = "CellsPartArgs";
+}
+
+/// Rows repeated for a part of K.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct RepeatArgs {
+    pub blocks: u32,
+    pub block: u32,
+    pub per_row: u32,
+    pub copies: u32,
+}
+// SAFETY: repr(C) of four u32.
+unsafe impl Arguments for RepeatArgs {
+    const NAME: &'static str = "RepeatArgs";
+}
+
+/// Ids of the experts that a rank holds.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct LocalArgs {
+    pub slots: u32,
+    pub first: u32,
+    pub count: u32,
+}
+// SAFETY: repr(C) of three u32.
+unsafe impl Arguments for LocalArgs {
+    const NAME: &'static str = "LocalArgs";
+}
+
+/// Shards to sums of two.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct PairsArgs {
+    pub rows: u32,
+    pub width: u32,
+}
+// SAFETY: repr(C) of two u32.
+unsafe impl Arguments for PairsArgs {
+    const NAME: &'static str = "PairsArgs";
 }
 
 /// The router.
@@ -386,6 +441,10 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<SortArgs>(),
     twin::<ActivateArgs>(),
     twin::<CellsArgs>(),
+    twin::<CellsPartArgs>(),
+    twin::<RepeatArgs>(),
+    twin::<LocalArgs>(),
+    twin::<PairsArgs>(),
     twin::<RouteArgs>(),
     twin::<EmbedArgs>(),
     twin::<RmsArgs>(),

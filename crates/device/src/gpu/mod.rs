@@ -73,6 +73,7 @@ pub struct Gpu {
     scratch: HashMap<Scratch, (Address, u64)>,
     kernels: HashMap<&'static str, driver::Kernel>,
     counters: Counters,
+    exchange: Option<Box<dyn Exchange>>,
 }
 
 /// A weight matrix on the device.
@@ -82,6 +83,24 @@ struct Weights {
     address: Address,
     /// Bytes of one matrix of the stack in the file.
     matrix_bytes: u64,
+    /// Where the columns are a part of K: how they are held.
+    folded: Option<Folded>,
+}
+
+/// A part of K as a matrix of eight shards (`ops/part.rs`).
+#[derive(Clone, Copy, Debug)]
+struct Folded {
+    /// The matrix that kernels see.
+    matrix: Matrix,
+    /// Shards of the part.
+    shards: usize,
+}
+
+impl Folded {
+    /// Rows of the part in a row of the folded matrix.
+    fn ways(&self) -> usize {
+        8 / self.shards
+    }
 }
 
 impl Weights {
@@ -133,6 +152,10 @@ enum Scratch {
     PreparedScales,
     PreparedCodes256,
     PreparedScales256,
+    PartInput,
+    PartScales,
+    PartShards,
+    LocalIds,
 }
 
 /// Rows that a kernel left as int8 blocks beside the floats.
@@ -209,7 +232,14 @@ impl Gpu {
             scratch: HashMap::new(),
             kernels: HashMap::new(),
             counters: Counters::default(),
+            exchange: None,
         }
+    }
+
+    /// The same as one rank of a group: models that are loaded from here on are this rank's part.
+    #[must_use]
+    pub fn with_exchange(self, exchange: Box<dyn Exchange>) -> Self {
+        Gpu { exchange: Some(exchange), ..self }
     }
 
     /// A backend on an NVIDIA card.
@@ -364,11 +394,20 @@ impl Gpu {
         Ok(place)
     }
 
-    /// The weights behind a handle.
-    fn weights(&self, operation: &'static str, matrix: Matrix) -> Result<Weights, Error> {
+    /// What is behind a handle.
+    fn held(&self, operation: &'static str, matrix: Matrix) -> Result<Weights, Error> {
         let found = self.matrices.get(matrix.id as usize);
         let found = found.filter(|(made, _)| *made == matrix);
         found.map(|(_, weights)| *weights).ok_or(Error::Handle { operation, id: matrix.id })
+    }
+
+    /// The weights behind a handle to all of K.
+    fn weights(&self, operation: &'static str, matrix: Matrix) -> Result<Weights, Error> {
+        let held = self.held(operation, matrix)?;
+        let part = |folded: Folded| format!("{} of the eight shards of K", folded.shards);
+        let found = || held.folded.map(part).unwrap_or_default();
+        check(operation, held.folded.is_none(), found, "this operation takes all of them")?;
+        Ok(held)
     }
 
     /// A table of buffers' addresses in the step's data.
@@ -518,7 +557,7 @@ impl Gpu {
         } else {
             self.cut_on_device(&layout, address, bytes)?;
         }
-        Ok(Weights { layout, address, matrix_bytes })
+        Ok(Weights { layout, address, matrix_bytes, folded: None })
     }
 
     /// Uploads blocks as they are and lets the device cut them into planes, a piece at a time; one
@@ -675,6 +714,14 @@ impl Backend for Gpu {
         Ok(matrix)
     }
 
+    fn matrix_part(&mut self, source: MatrixSource<'_>, shards: usize) -> Result<Matrix, Error> {
+        ops::part::matrix(self, source, shards)
+    }
+
+    fn exchange(&mut self) -> Option<&mut dyn Exchange> {
+        self.exchange.as_deref_mut().map(|exchange| exchange as &mut dyn Exchange)
+    }
+
     fn rope(&mut self, frequencies: &[f32]) -> Result<Rope, Error> {
         let id = small("rope", self.ropes.len())?;
         self.ropes.push(frequencies.to_vec());
@@ -765,7 +812,11 @@ impl Backend for Gpu {
     }
 
     fn experts(&mut self, a: &Experts) -> Result<(), Error> {
-        ops::experts::experts(self, a)
+        ops::experts::experts(self, a, Cells::of_part(Part::WHOLE, a.routed.gate.stack))
+    }
+
+    fn experts_part(&mut self, a: &Experts, cells: Cells) -> Result<(), Error> {
+        ops::experts::experts(self, a, cells)
     }
 
     fn add_to_streams(&mut self, a: &AddToStreams) -> Result<(), Error> {

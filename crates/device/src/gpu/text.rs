@@ -9,6 +9,7 @@ const FILES: &[(&str, &str)] = &[
     ("experts.k", include_str!("../../kernels/experts.k")),
     ("heads.k", include_str!("../../kernels/heads.k")),
     ("indexer.k", include_str!("../../kernels/indexer.k")),
+    ("part.k", include_str!("../../kernels/part.k")),
     ("products.k", include_str!("../../kernels/products.k")),
     ("router.k", include_str!("../../kernels/router.k")),
     ("streams.k", include_str!("../../kernels/streams.k")),

@@ -3,6 +3,7 @@
 mod common;
 mod faults;
 mod gpu_decode;
+mod gpu_part;
 mod gpu_tiles;
 mod layer;
 mod mutual;

@@ -5,6 +5,7 @@ mod dspark;
 mod dspark_golden;
 mod formats;
 mod gpu_host;
+mod gpu_ranks;
 mod hostile;
 mod nano;
 mod one_answer;

@@ -22,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// One that eight ranks can share, with groups of experts and parts of the vocabulary of unequal
 /// size.
-fn wide(seed: u64) -> Tiny {
+pub fn wide(seed: u64) -> Tiny {
     let small = Tiny::small(seed);
     let shape = Shape {
         heads: 8,

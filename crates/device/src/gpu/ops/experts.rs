@@ -6,7 +6,7 @@ use super::super::store::Ask;
 use super::super::{Gpu, Scratch, Weights, check, size, small};
 use super::products::{INPUTS, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
 use super::{GROUP, ROW_GROUP, SIMDGROUPS};
-use crate::{Error, Experts, Ffn, Route, RouteBy};
+use crate::{Cells, Error, Experts, Ffn, Matrix, Route, RouteBy};
 use ironstar_quant::Activation;
 
 /// `EXPERTS_MAX` and `CHOICES_MAX` of the kernels.
@@ -54,8 +54,12 @@ pub(in super::super) fn route(gpu: &mut Gpu, a: &Route) -> Result<(), Error> {
     }
 }
 
-/// The three matrices of an FFN, checked against the width and the stack.
-fn ffn_weights(gpu: &Gpu, ffn: &Ffn, d: usize, stack: usize) -> Result<[Weights; 3], Error> {
+/// The three matrices of an FFN, checked against the width, the stack and the shards of the last.
+fn ffn_weights<'a>(
+    gpu: &Gpu,
+    ffn: &'a Ffn,
+    [d, stack, shards]: [usize; 3],
+) -> Result<Matrices<'a>, Error> {
     let inner = ffn.gate.rows;
     for (matrix, rows, columns) in [(ffn.gate, inner, d), (ffn.up, inner, d), (ffn.down, d, inner)]
     {
@@ -66,17 +70,36 @@ fn ffn_weights(gpu: &Gpu, ffn: &Ffn, d: usize, stack: usize) -> Result<[Weights;
             &format!("{stack} x {rows} x {columns}"),
         )?;
     }
-    Ok([
+    let folded = gpu.held("experts", ffn.down)?.folded;
+    let found = folded.map_or(8, |folded| folded.shards);
+    check(
+        "experts",
+        found == shards,
+        || format!("a last matrix of {found} shards"),
+        &format!("{shards} for the cells that are asked for"),
+    )?;
+    let down = folded.map_or(ffn.down, |folded| folded.matrix);
+    let weights = [
         gpu.weights("experts", ffn.gate)?,
         gpu.weights("experts", ffn.up)?,
-        gpu.weights("experts", ffn.down)?,
-    ])
+        gpu.weights("experts", down)?,
+    ];
+    Ok(Matrices { ffn, weights, down, ways: 8 / shards })
+}
+
+/// The matrices of an FFN.
+#[derive(Clone, Copy)]
+struct Matrices<'a> {
+    ffn: &'a Ffn,
+    weights: [Weights; 3],
+    /// The last as kernels see it, and how many rows of the part a row of it has (`part.rs`).
+    down: Matrix,
+    ways: usize,
 }
 
 /// One FFN over its slots: what its steps share.
 struct Half<'a> {
-    ffn: &'a Ffn,
-    weights: [Weights; 3],
+    matrices: Matrices<'a>,
     slots: usize,
     per_row: usize,
     stacked: Option<Stacked>,
@@ -84,7 +107,7 @@ struct Half<'a> {
     gains: Option<Place>,
     /// Gate, up, inner, scales of inner, result.
     scratch: [Scratch; 5],
-    /// 2: halves, 8: shards.
+    /// 2: halves, 8: shards; of the last matrix as kernels see it.
     planes_out: u32,
 }
 
@@ -99,7 +122,8 @@ impl Half<'_> {
         limit: f32,
     ) -> Result<Place, Error> {
         let operation = "experts";
-        let (inner, [_, d]) = (self.ffn.gate.rows, shape);
+        let Matrices { ffn, weights, down, .. } = self.matrices;
+        let inner = ffn.gate.rows;
         let gate = gpu.scratch(self.scratch[0], size(&[self.slots, inner, 4]))?;
         let up = gpu.scratch(self.scratch[1], size(&[self.slots, inner, 4]))?;
         let product_of = |outputs, x, per_row, planes_out| Product {
@@ -112,8 +136,8 @@ impl Half<'_> {
             per_row,
             stacked: self.stacked,
         };
-        let outputs = [(self.ffn.gate, gate), (self.ffn.up, up)];
-        let activations = [self.weights[0].activation(), self.weights[1].activation()];
+        let outputs = [(ffn.gate, gate), (ffn.up, up)];
+        let activations = [weights[0].activation(), weights[1].activation()];
         if activations[0] == activations[1] {
             let x = inputs.get(gpu, activations[0], x, shape)?;
             product(gpu, &product_of(&outputs, x, self.per_row, 1))?;
@@ -125,13 +149,13 @@ impl Half<'_> {
         }
         let x = self.activate(gpu, [gate, up], inner, limit)?;
         let planes = self.planes_out as usize;
-        let out = gpu.scratch(self.scratch[4], size(&[self.slots, planes, d, 4]))?;
-        let outputs = [(self.ffn.down, out)];
+        let out = gpu.scratch(self.scratch[4], size(&[self.slots, planes, down.rows, 4]))?;
+        let outputs = [(down, out)];
         product(gpu, &product_of(&outputs, x, 1, self.planes_out))?;
         Ok(out)
     }
 
-    /// The inner row of every slot as the down matrix wants it.
+    /// The inner row of every slot as the last matrix wants it, once for each of its ways.
     fn activate(
         &self,
         gpu: &mut Gpu,
@@ -140,13 +164,14 @@ impl Half<'_> {
         limit: f32,
     ) -> Result<[Place; 2], Error> {
         let operation = "experts";
-        let activation = self.weights[2].activation();
+        let Matrices { weights, ways, .. } = self.matrices;
+        let activation = weights[2].activation();
         let block = activation.block().unwrap_or(256);
         let quantised = activation != Activation::F32;
         let blocks = size(&[self.slots, inner.div_ceil(block)]);
         let element = if quantised { 1 } else { 4 };
-        let out = gpu.scratch(self.scratch[2], size(&[self.slots, inner, element]))?;
-        let scales = gpu.scratch(self.scratch[3], size(&[blocks, 4]))?;
+        let out = gpu.scratch(self.scratch[2], size(&[self.slots, ways, inner, element]))?;
+        let scales = gpu.scratch(self.scratch[3], size(&[blocks, ways, 4]))?;
         let arguments = ActivateArgs {
             blocks: small(operation, blocks)?,
             block: small(operation, block)?,
@@ -154,6 +179,7 @@ impl Half<'_> {
             weighted: u32::from(self.gains.is_some()),
             limit,
             quantised: u32::from(quantised),
+            copies: small(operation, ways)?,
         };
         let places = [gate, up, self.gains.unwrap_or(Place::NONE), out, scales];
         let grid = [arguments.blocks.div_ceil(SIMDGROUPS), 1, 1];
@@ -207,12 +233,19 @@ fn sorted(
     Ok(Some(sort(gpu, ids, [slots, stack], width)?))
 }
 
-pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error> {
+pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts, cells: Cells) -> Result<(), Error> {
     let operation = "experts";
     let ask = |operand| Ask { operation, operand };
     let (n, d, stack) = (gpu.rows.len(), a.routed.gate.columns, a.routed.gate.stack);
-    let routed = ffn_weights(gpu, &a.routed, d, stack)?;
-    let shared = ffn_weights(gpu, &a.shared, d, 1)?;
+    check(
+        operation,
+        cells.is_subtree() && cells.held().len() == stack,
+        || format!("{cells:?} of {stack} experts"),
+        "a subtree of the eight, and the experts of its groups",
+    )?;
+    let halves = if cells.count == 8 { 8 } else { 4 };
+    let routed = ffn_weights(gpu, &a.routed, [d, stack, halves])?;
+    let shared = ffn_weights(gpu, &a.shared, [d, 1, cells.count])?;
     check(
         operation,
         a.top_k > 0 && stack <= EXPERTS_MAX,
@@ -227,16 +260,16 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error>
     if n == 0 {
         return Ok(());
     }
-    let bytes = |weights: &[Weights; 3]| weights.iter().map(|w| w.matrix_bytes).sum::<u64>();
+    let bytes = |m: &Matrices<'_>| m.weights.iter().map(|w| w.matrix_bytes).sum::<u64>();
     // Which experts are chosen is known to the device only: this is the most it can read.
     gpu.counters.expert_bytes += slots.min(stack) as u64 * bytes(&routed);
     gpu.counters.dense_bytes += bytes(&shared);
 
-    let sorted = sorted(gpu, &routed, ids, [n, slots, stack])?;
+    let local = super::part::local_ids(gpu, ids, slots, cells)?;
+    let sorted = sorted(gpu, &routed.weights, local, [n, slots, stack])?;
     let mut inputs = Inputs::default();
     let half = Half {
-        ffn: &a.shared,
-        weights: shared,
+        matrices: shared,
         slots: n,
         per_row: 1,
         stacked: None,
@@ -252,11 +285,10 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error>
     };
     let shards = half.run(gpu, &mut inputs, x, [n, d], a.limit)?;
     let half = Half {
-        ffn: &a.routed,
-        weights: routed,
+        matrices: routed,
         slots,
         per_row: a.top_k,
-        stacked: Some(Stacked { ids, sorted }),
+        stacked: Some(Stacked { ids: local, sorted }),
         gains: Some(weights),
         scratch: [
             Scratch::Gate,
@@ -268,6 +300,10 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts) -> Result<(), Error>
         planes_out: 2,
     };
     let halves = half.run(gpu, &mut inputs, x, [n, d], a.limit)?;
+    if cells.count < 8 {
+        let places = [ids, halves, shards, out];
+        return super::part::add_cells(gpu, places, cells, [d, a.top_k]);
+    }
     let arguments = CellsArgs {
         width: small(operation, d)?,
         top_k: small(operation, a.top_k)?,

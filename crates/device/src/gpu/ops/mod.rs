@@ -8,6 +8,7 @@ mod decode;
 pub(super) mod experts;
 pub(super) mod heads;
 pub(super) mod indexer;
+pub(super) mod part;
 pub(super) mod products;
 pub(super) mod streams;
 

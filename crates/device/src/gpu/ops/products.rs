@@ -278,6 +278,11 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
     let operation = "project";
     let ask = |operand| Ask { operation, operand };
     let Some((first, _)) = a.outputs.first() else { return Ok(()) };
+    if let [(matrix, out)] = a.outputs
+        && let Some(folded) = gpu.held(operation, *matrix)?.folded
+    {
+        return super::part::project(gpu, a, folded, (*matrix, *out));
+    }
     let columns = first.columns;
     let x = gpu.f32(ask("x"), a.x, size(&[a.rows, columns]))?;
     let mut by_activation: Vec<(Activation, Vec<(Matrix, Place)>)> = Vec::new();

@@ -1,0 +1,202 @@
+//! A rank's parts: matrices that are some of the eight shards of K, and some of the cells of the
+//! expert sum (DESIGN 5).
+//!
+//! A part of K is held folded: 8 / shards rows behind one another make a row of eight shards, so
+//! that every kernel of products serves it, and its inputs are repeated as often. What the tree
+//! would add last stays apart as planes, which are the rows of the part: row w * (rows / ways) + r
+//! is way w of the folded row r.
+
+use super::super::arguments::{CellsPartArgs, LocalArgs, PairsArgs, RepeatArgs};
+use super::super::record::Place;
+use super::super::store::Ask;
+use super::super::{Folded, Gpu, Scratch, Weights, check, size, small};
+use super::products::{Product, product};
+use super::{GROUP, SIMDGROUPS};
+use crate::{Backend, Buffer, Cells, Error, Matrix, MatrixSource, Project};
+use ironstar_quant::Activation;
+use std::sync::Arc;
+
+/// Parts of fewer bytes are folded by one thread.
+const FOLD_ALONE: usize = 4 << 20;
+/// Most threads that fold.
+const FOLD_THREADS: usize = 8;
+
+/// [`Backend::matrix_part`].
+pub(in super::super) fn matrix(
+    gpu: &mut Gpu,
+    source: MatrixSource<'_>,
+    shards: usize,
+) -> Result<Matrix, Error> {
+    if shards == 8 {
+        return gpu.matrix(source);
+    }
+    let operation = "matrix_part";
+    let MatrixSource { name, format, rows, columns, stack, .. } = source;
+    check(
+        operation,
+        matches!(shards, 1 | 2 | 4),
+        || format!("{name} has {shards} shards"),
+        "1, 2, 4 or 8 are a subtree",
+    )?;
+    let ways = 8 / shards;
+    let unit = format.info().shard_unit();
+    check(
+        operation,
+        rows.is_multiple_of(ways) && columns.is_multiple_of(unit),
+        || format!("{name} has {rows} rows of {columns}"),
+        &format!("on a GPU {ways} equal parts of the rows, and whole units of {unit} columns"),
+    )?;
+    let bytes = (*source.bytes).as_ref();
+    let row_bytes = format.row_bytes(columns).unwrap_or(0);
+    check(
+        operation,
+        row_bytes > 0 && bytes.len() == size(&[stack, rows, row_bytes]),
+        || format!("{name} has {} bytes", bytes.len()),
+        &format!("{stack} x {rows} rows of {row_bytes} bytes"),
+    )?;
+    let bytes = fold(bytes, [rows, row_bytes], ways);
+    let (folded_rows, folded_columns) = (rows / ways, size(&[columns, ways]));
+    let bytes = Arc::new(bytes);
+    let whole = MatrixSource { rows: folded_rows, columns: folded_columns, bytes, ..source };
+    let folded = Folded { matrix: gpu.matrix(whole)?, shards };
+    let weights = Weights { folded: Some(folded), ..gpu.weights(operation, folded.matrix)? };
+    let id = small(operation, gpu.matrices.len())?;
+    let matrix = Matrix { id, format, rows, columns, stack };
+    gpu.matrices.push((matrix, weights));
+    Ok(matrix)
+}
+
+/// Rows of a stack of matrices in their order of the folded ones.
+fn fold(bytes: &[u8], [rows, row_bytes]: [usize; 2], ways: usize) -> Vec<u8> {
+    let each = rows / ways;
+    let mut out = vec![0; bytes.len()];
+    let take = |first: usize, to: &mut [u8]| {
+        for (at, to) in (first..).zip(to.chunks_exact_mut(row_bytes)) {
+            let (matrix, row) = (at / rows, at % rows);
+            let from = matrix * rows + row % ways * each + row / ways;
+            to.copy_from_slice(&bytes[from * row_bytes..][..row_bytes]);
+        }
+    };
+    let threads = match bytes.len() {
+        0..FOLD_ALONE => 1,
+        _ => std::thread::available_parallelism().map_or(1, usize::from).min(FOLD_THREADS),
+    };
+    let all = bytes.len() / row_bytes;
+    let some = all.div_ceil(threads);
+    std::thread::scope(|scope| {
+        for (index, to) in out.chunks_mut(some * row_bytes).enumerate().skip(1) {
+            let take = &take;
+            scope.spawn(move || take(index * some, to));
+        }
+    });
+    let first = out.len().min(some * row_bytes);
+    take(0, &mut out[..first]);
+    out
+}
+
+/// Rows as the products of a folded matrix want them: each as often as there are ways.
+fn repeated(
+    gpu: &mut Gpu,
+    activation: Activation,
+    x: Place,
+    [rows, columns]: [usize; 2],
+    ways: usize,
+) -> Result<[Place; 2], Error> {
+    let operation = "project";
+    let copies = small(operation, ways)?;
+    let len = size(&[rows, columns]);
+    let Some(block) = activation.block() else {
+        let out = gpu.scratch(Scratch::PartInput, size(&[len, ways, 4]))?;
+        let (blocks, per_row) = (small(operation, len)?, small(operation, columns)?);
+        let arguments = RepeatArgs { blocks, block: 1, per_row, copies };
+        let grid = [blocks.div_ceil(GROUP), 1, 1];
+        gpu.launch("repeat_floats", grid, GROUP, &[x, out], &arguments)?;
+        return Ok([out, Place::NONE]);
+    };
+    let codes = gpu.scratch(Scratch::PartInput, size(&[len, ways]))?;
+    let scales = gpu.scratch(Scratch::PartScales, size(&[len / block, ways, 4]))?;
+    let arguments = RepeatArgs {
+        blocks: small(operation, len / block)?,
+        block: small(operation, block)?,
+        per_row: small(operation, columns / block)?,
+        copies,
+    };
+    let grid = [arguments.blocks.div_ceil(SIMDGROUPS), 1, 1];
+    gpu.launch("quantise_part", grid, GROUP, &[x, codes, scales], &arguments)?;
+    Ok([codes, scales])
+}
+
+/// [`Backend::project`] of one matrix that is a part of K.
+pub(super) fn project(
+    gpu: &mut Gpu,
+    a: &Project<'_>,
+    folded: Folded,
+    (matrix, out): (Matrix, Buffer),
+) -> Result<(), Error> {
+    let operation = "project";
+    let ask = |operand| Ask { operation, operand };
+    let shape = [a.rows, matrix.columns];
+    let x = gpu.f32(ask("x"), a.x, size(&shape))?;
+    let len = size(&[a.rows, matrix.rows]);
+    let out = gpu.f32(ask("an output"), out, len)?;
+    let weights = gpu.weights(operation, folded.matrix)?;
+    gpu.counters.dense_bytes += weights.matrix_bytes;
+    let x = repeated(gpu, weights.activation(), x, shape, folded.ways())?;
+    let (planes_out, made) = match folded.shards {
+        4 => (2, out),
+        1 => (8, out),
+        _ => (8, gpu.scratch(Scratch::PartShards, size(&[len, 2, 4]))?),
+    };
+    let outputs = [(folded.matrix, made)];
+    let plain = Product::plain(operation, &outputs, x, a.rows);
+    product(gpu, &Product { planes_out, ..plain })?;
+    if made == out {
+        return Ok(());
+    }
+    let arguments =
+        PairsArgs { rows: small(operation, len)?, width: small(operation, matrix.rows)? };
+    let grid = [arguments.rows.div_ceil(GROUP), 1, 1];
+    gpu.launch("add_pairs", grid, GROUP, &[made, out], &arguments)
+}
+
+/// Experts of the slots among those that are held; the ids themselves where all are.
+pub(super) fn local_ids(
+    gpu: &mut Gpu,
+    ids: Place,
+    slots: usize,
+    cells: Cells,
+) -> Result<Place, Error> {
+    let held = cells.held();
+    if held.len() == cells.experts {
+        return Ok(ids);
+    }
+    let operation = "experts";
+    let out = gpu.scratch(Scratch::LocalIds, size(&[slots, 4]))?;
+    let arguments = LocalArgs {
+        slots: small(operation, slots)?,
+        first: small(operation, held.start)?,
+        count: small(operation, held.len())?,
+    };
+    let grid = [arguments.slots.div_ceil(GROUP), 1, 1];
+    gpu.launch("local_ids", grid, GROUP, &[ids, out], &arguments)?;
+    Ok(out)
+}
+
+/// The subtree's sum of some cells; `places` are ids, halves, shards and the result.
+pub(super) fn add_cells(
+    gpu: &mut Gpu,
+    places: [Place; 4],
+    cells: Cells,
+    [width, top_k]: [usize; 2],
+) -> Result<(), Error> {
+    let operation = "experts";
+    let arguments = CellsPartArgs {
+        width: small(operation, width)?,
+        top_k: small(operation, top_k)?,
+        experts: small(operation, cells.experts)?,
+        first: small(operation, cells.first)?,
+        count: small(operation, cells.count)?,
+    };
+    let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
+    gpu.launch("expert_cells_part", grid, GROUP, &places, &arguments)
+}

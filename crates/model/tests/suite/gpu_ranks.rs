@@ -1,0 +1,99 @@
+//! Cards that share a model give the bits of one: the kernels on the host driver, a thread a card.
+#![expect(clippy::unwrap_used, reason = "a failed fixture or step fails the test")]
+
+use crate::common::{Rows, same_bits};
+use crate::one_answer::quantised;
+use crate::ranks::wide;
+use ironstar_device::{Exchange, Gpu, GpuConfig, LocalGroup};
+use ironstar_gguf::Gguf;
+use ironstar_model::{LogitsFor, Model, Options, State, Step, Wanted};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// Long enough for a busy machine.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+struct Files {
+    model: Gguf,
+    drafter: Option<Gguf>,
+}
+
+/// A card of a group, or one alone.
+fn card(files: &Files, exchange: Option<Box<dyn Exchange>>) -> (Gpu, Model) {
+    let mut gpu = Gpu::host(GpuConfig::default()).unwrap();
+    if let Some(exchange) = exchange {
+        gpu = gpu.with_exchange(exchange);
+    }
+    let options = Options::default();
+    let model =
+        Model::load(&files.model, files.drafter.as_ref(), &mut gpu, options, &mut |_| {}).unwrap();
+    (gpu, model)
+}
+
+fn steps(gpu: &mut Gpu, model: &mut Model, tokens: &[u32], lengths: &[usize]) -> (Rows, Vec<u8>) {
+    let mut state: State = model.new_state(gpu, 256).unwrap();
+    let drafts = if model.has_drafter() { LogitsFor::All } else { LogitsFor::None };
+    let (mut rest, mut rows) = (tokens, Rows::default());
+    for length in lengths {
+        let (now, later) = rest.split_at(*length);
+        let wanted = Wanted { logits: LogitsFor::All, drafts };
+        let step = Step::single(now, state.position());
+        let out = model.forward_observed(gpu, &step, &mut [&mut state], &wanted, None).unwrap();
+        model.commit(&mut state, now.len()).unwrap();
+        rows.add(&out);
+        rest = later;
+    }
+    (rows, state.save(gpu).unwrap())
+}
+
+/// What rank 0 of so many cards answers; one is a card alone.
+fn on_cards(files: &Files, ranks: usize, tokens: &[u32], lengths: &[usize]) -> (Rows, Vec<u8>) {
+    if ranks == 1 {
+        let (mut gpu, mut model) = card(files, None);
+        return steps(&mut gpu, &mut model, tokens, lengths);
+    }
+    let mut group = LocalGroup::whole(ranks, DEADLINE);
+    let others = group.split_off(1);
+    thread::scope(|scope| {
+        let others: Vec<_> = others
+            .into_iter()
+            .map(|local| {
+                scope.spawn(move || {
+                    let (mut gpu, mut model) = card(files, Some(Box::new(local)));
+                    model.follow(&mut gpu, &mut |_| false).unwrap();
+                })
+            })
+            .collect();
+        let (mut gpu, mut model) = card(files, Some(Box::new(group.remove(0))));
+        model.meet(&mut gpu, DEADLINE).unwrap();
+        let given = steps(&mut gpu, &mut model, tokens, lengths);
+        model.dismiss(&mut gpu);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        given
+    })
+}
+
+#[test]
+fn cards_give_the_bits_of_one() {
+    let tiny = wide(4);
+    let drafter = Some(tiny.drafter_as(&quantised));
+    let files = Files { model: tiny.gguf_as(&quantised), drafter };
+    let tokens = tiny.tokens(12);
+    let (wanted, state) = on_cards(&files, 1, &tokens, &[12]);
+    for (ranks, lengths) in [(2, [7, 1, 4]), (4, [1, 10, 1])] {
+        let (found, saved) = on_cards(&files, ranks, &tokens, &lengths);
+        found.assert_same_bits(&wanted, &format!("{ranks} cards"));
+        assert!(saved == state, "{ranks} cards: a saved state is that of one");
+    }
+}
+
+#[test]
+fn nano_on_two_cards() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/nano.gguf");
+    let files = Files { model: Gguf::open(&path).unwrap(), drafter: None };
+    let tokens = [17, 400, 32, 5, 6, 230];
+    let (wanted, _) = on_cards(&files, 1, &tokens, &[6]);
+    let (found, _) = on_cards(&files, 2, &tokens, &[5, 1]);
+    same_bits(&found.logits, &wanted.logits, "two cards");
+}
