@@ -1,4 +1,5 @@
-//! Parts of a rank on the GPU's kernels: the bits of the CPU's parts, whose subtrees make the whole.
+//! Parts of a rank on the GPU's kernels: the bits of the CPU's parts, whose subtrees are
+//! the whole.
 
 use crate::common::{Bench, Numbers, bits, encode};
 use ironstar_device::*;

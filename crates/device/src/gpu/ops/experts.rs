@@ -300,16 +300,25 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts, cells: Cells) -> Res
         planes_out: 2,
     };
     let halves = half.run(gpu, &mut inputs, x, [n, d], a.limit)?;
+    add_cells(gpu, [ids, halves, shards, out], cells, [d, a.top_k])
+}
+
+/// The sum of the cells; `places` are ids, halves, shards and the result.
+fn add_cells(
+    gpu: &mut Gpu,
+    places: [Place; 4],
+    cells: Cells,
+    [width, top_k]: [usize; 2],
+) -> Result<(), Error> {
     if cells.count < 8 {
-        let places = [ids, halves, shards, out];
-        return super::part::add_cells(gpu, places, cells, [d, a.top_k]);
+        return super::part::add_cells(gpu, places, cells, [width, top_k]);
     }
     let arguments = CellsArgs {
-        width: small(operation, d)?,
-        top_k: small(operation, a.top_k)?,
-        experts: small(operation, stack)?,
+        width: small("experts", width)?,
+        top_k: small("experts", top_k)?,
+        experts: small("experts", cells.experts)?,
         pad: 0,
     };
     let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
-    gpu.launch("expert_cells", grid, GROUP, &[ids, halves, shards, out], &arguments)
+    gpu.launch("expert_cells", grid, GROUP, &places, &arguments)
 }
