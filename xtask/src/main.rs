@@ -28,7 +28,7 @@ cargo xtask metal-check
     The Metal spelling of the kernels through clang's front end; no Mac.
 cargo xtask arm
     The processor backend's tests for Arm, under an emulator.
-cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N]
+cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N] [--prefill N]
     Our binary and the CPU engine that people use, on the same files, in processor seconds.
 cargo xtask clients [pi] [claude] [codex] [opencode]
     Coding agents, fetched by npm, against the release binary with prepared answers.

@@ -20,6 +20,8 @@ use table::{Row, Table};
 const MIXES: [&str; 3] = ["q2", "q4", "mxfp4"];
 /// Prompt lengths.
 const PREFILLS: [usize; 2] = [64, 512];
+/// The longest that can be asked for.
+const PREFILL_MAX: usize = 4096;
 /// Tokens of an answer.
 const DECODE: usize = 32;
 /// The same with `--quick`.
@@ -38,6 +40,7 @@ struct Flags {
     keep: bool,
     mixes: Vec<String>,
     threads: Vec<usize>,
+    prefills: Vec<usize>,
 }
 
 /// Runs the command.
@@ -50,7 +53,8 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     let peer = build::peer(root, &home)?;
     let ours = build::ours(root, &target)?;
     let ids = home.join("ids.txt");
-    std::fs::write(&ids, ids_text(PREFILLS[1] + DECODE))?;
+    let longest = flags.prefills.iter().max().map_or(0, |tokens| *tokens).max(COMPARED);
+    std::fs::write(&ids, ids_text(longest + DECODE))?;
     let mut table = Table::new(&peer);
     for mix in &flags.mixes {
         let bench =
@@ -64,8 +68,14 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
 }
 
 fn flags(words: &[&str]) -> Result<Flags> {
-    let mut flags =
-        Flags { quick: false, json: false, keep: false, mixes: Vec::new(), threads: Vec::new() };
+    let mut flags = Flags {
+        quick: false,
+        json: false,
+        keep: false,
+        mixes: Vec::new(),
+        threads: Vec::new(),
+        prefills: Vec::new(),
+    };
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match *word {
@@ -83,6 +93,14 @@ fn flags(words: &[&str]) -> Result<Flags> {
                 let count = words.next().context("--threads needs a number")?;
                 flags.threads.push(count.parse().with_context(|| format!("--threads {count}"))?);
             }
+            "--prefill" => {
+                let tokens = words.next().context("--prefill needs a number of tokens")?;
+                let tokens = tokens.parse().with_context(|| format!("--prefill {tokens}"))?;
+                if !(1..=PREFILL_MAX).contains(&tokens) {
+                    bail!("--prefill {tokens}: 1 to {PREFILL_MAX} tokens");
+                }
+                flags.prefills.push(tokens);
+            }
             other => bail!("peer-bench knows no `{other}`"),
         }
     }
@@ -92,6 +110,10 @@ fn flags(words: &[&str]) -> Result<Flags> {
     }
     if flags.threads.is_empty() {
         flags.threads = vec![1, 2];
+    }
+    if flags.prefills.is_empty() {
+        let all = if flags.quick { &PREFILLS[..1] } else { &PREFILLS };
+        flags.prefills = all.to_vec();
     }
     Ok(flags)
 }
@@ -150,11 +172,10 @@ impl Best {
 
 impl Bench<'_> {
     fn mix(&self, flags: &Flags, mix: &str, table: &mut Table) -> Result<()> {
-        let prefills = if flags.quick { &PREFILLS[..1] } else { &PREFILLS };
         for &threads in &flags.threads {
-            for &prefill in prefills {
-                // The answer is measured once, after the short prompt.
-                let decode = match (prefill == PREFILLS[0], flags.quick) {
+            for (index, &prefill) in flags.prefills.iter().enumerate() {
+                // The answer is measured once, after the first prompt.
+                let decode = match (index == 0, flags.quick) {
                     (false, _) => 0,
                     (true, false) => DECODE,
                     (true, true) => QUICK_DECODE,
@@ -296,9 +317,20 @@ mod tests {
     fn flags_are_checked() {
         let quick = flags(&["--quick", "--json"]).expect("known flags");
         assert!(quick.quick && quick.json && quick.mixes == ["q2"] && quick.threads == [1, 2]);
+        assert!(quick.prefills == [64]);
         let one = flags(&["--mix", "mxfp4", "--threads", "4"]).expect("known flags");
-        assert!(one.mixes == ["mxfp4"] && one.threads == [4]);
-        for wrong in [&["--fast"][..], &["--mix", "q9"], &["--mix"], &["--threads", "x"]] {
+        assert!(one.mixes == ["mxfp4"] && one.threads == [4] && one.prefills == [64, 512]);
+        let long = flags(&["--quick", "--prefill", "512"]).expect("known flags");
+        assert!(long.prefills == [512]);
+        let wrong = [
+            &["--fast"][..],
+            &["--mix", "q9"],
+            &["--mix"],
+            &["--threads", "x"],
+            &["--prefill", "0"],
+            &["--prefill", "100000"],
+        ];
+        for wrong in wrong {
             assert!(flags(wrong).is_err(), "{wrong:?}");
         }
     }

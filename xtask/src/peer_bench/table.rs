@@ -60,6 +60,15 @@ impl Table {
         rows.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))
     }
 
+    /// Divergences of a mix, of the path that was timed and of the peer.
+    fn divergences(&self, mix: &str) -> String {
+        let of = |kl: &Value| match (kl["ours"].as_f64(), kl["peer"].as_f64()) {
+            (Some(ours), Some(peer)) => format!("{ours:.1e}, {peer:.1e}"),
+            _ => String::new(),
+        };
+        self.kl.iter().find(|(of, _)| of == mix).map_or(String::new(), |(_, kl)| of(kl))
+    }
+
     /// Prints it.
     pub fn give(&self, json: bool) -> Result<()> {
         if json {
@@ -100,7 +109,8 @@ impl Table {
     fn text(&self) -> Option<String> {
         let mut text = format!(
             "{}; {}; {}\n\n| mix | threads | what | tokens | ours, ms a token | peer, ms a token \
-             | ratio | of bandwidth (by processor time) |\n|---|---|---|---|---|---|---|---|\n",
+             | ratio | of bandwidth (by processor time) | KL from the float reference: ours, peer \
+             |\n|---|---|---|---|---|---|---|---|---|\n",
             processor(),
             self.version,
             self.features
@@ -109,23 +119,18 @@ impl Table {
             let percent = |(wall, busy)| format!("{:.0} % ({:.0} %)", wall * 100.0, busy * 100.0);
             let fraction = row.fractions.map_or(String::new(), percent);
             text.push_str(&format!(
-                "| {} | {} | {} | {} | {:.1} | {:.1} | {:.2} | {fraction} |\n",
+                "| {} | {} | {} | {} | {:.1} | {:.1} | {:.3} | {fraction} | {} |\n",
                 row.mix,
                 row.threads,
                 row.what,
                 row.tokens,
                 row.ours.0 * 1e3,
                 row.peer.0 * 1e3,
-                row.ratio()
+                row.ratio(),
+                self.divergences(&row.mix)
             ));
         }
         text.push('\n');
-        for (mix, kl) in &self.kl {
-            text.push_str(&format!(
-                "KL against our float reference, {mix}: ours {}, the peer's {}\n",
-                kl["ours"], kl["peer"]
-            ));
-        }
         let (decode, prefill) = (self.worst("decode"), self.worst("prefill")?);
         let decode = decode.map_or(String::new(), |d| format!("decode_ratio {d:.3}, "));
         let (wall, busy) = self.fractions().unwrap_or((f64::NAN, f64::NAN));
@@ -171,6 +176,9 @@ mod tests {
         assert_eq!(json["decode_ratio"], 0.5);
         assert_eq!(json["bandwidth_fraction"], 0.8);
         assert_eq!(json["bandwidth_fraction_processor"], 0.9);
-        assert!(table.text().is_some_and(|text| text.contains("prefill_ratio 0.300")));
+        table.kl.push(("q2".into(), json!({"ours": 0.0023, "peer": 0.002})));
+        let text = table.text().expect("four lines");
+        assert!(text.contains("prefill_ratio 0.300"), "{text}");
+        assert!(text.contains("| 0.300 |  | 2.3e-3, 2.0e-3 |"), "{text}");
     }
 }

@@ -24,6 +24,8 @@ const LOOKS: u32 = 32;
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// Memory that parts work in: as many as ever ran at the same time.
+    buffers: Mutex<Vec<Vec<u32>>>,
 }
 
 /// What a region runs; the lifetime is that of the call of [`Pool::run`].
@@ -80,12 +82,20 @@ impl Pool {
             std::thread::Builder::new().name(name).spawn(move || shared.work()).ok()
         };
         let workers = (1..threads).map_while(spawn).collect();
-        Pool { shared, workers }
+        Pool { shared, workers, buffers: Mutex::default() }
     }
 
     /// Threads, the caller's included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// Lends memory that holds anything and stays with the pool.
+    pub fn with_buffer<T>(&self, f: impl FnOnce(&mut Vec<u32>) -> T) -> T {
+        let mut buffer = lock(&self.buffers).pop().unwrap_or_default();
+        let result = f(&mut buffer);
+        lock(&self.buffers).push(buffer);
+        result
     }
 
     /// Calls `f` once with each of `0..parts`, on any thread, and returns when all are done.

@@ -6,8 +6,9 @@
 use super::CpuConfig;
 use super::isa::Isa;
 use super::packed::layout::{Lines, Plan};
+use super::packed::panel::PANEL_ROWS;
 use super::packed::tile::{INPUTS, Part, Sink};
-use super::packed::{TILE_ROWS, TileFn, kernel};
+use super::packed::{Kernel, TILE_ROWS, kernel};
 use super::pool::Pool;
 use super::share::Pieces;
 use crate::{Error, MatrixSource, SharedBytes};
@@ -74,9 +75,9 @@ enum Layout {
     /// As in the file and in place, multiplied by the scalar dots.
     File(SharedBytes),
     /// Copied into tiles (`packed`): the bytes of the file, permuted.
-    Tiles { kernel: TileFn, plan: Plan, lines: Arc<Lines> },
+    Tiles { kernel: Kernel, plan: Plan, lines: Arc<Lines> },
     /// As in the file and in place; a tile is decoded to floats whenever it is used. For checking.
-    Decoded { kernel: TileFn, plan: Plan, bytes: SharedBytes },
+    Decoded { kernel: Kernel, plan: Plan, bytes: SharedBytes },
 }
 
 /// Where a product goes: for each input row (or pick), `matrix.rows / groups` values or as many
@@ -257,7 +258,7 @@ pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
     }
     let run = |part: usize| {
         let task = &tasks[tasks.partition_point(|task| task.first_part <= part) - 1];
-        task.run(part - task.first_part);
+        task.run(part - task.first_part, pool);
     };
     if total < 2 * PART_WORK || pool.threads() == 1 {
         (0..parts).for_each(run);
@@ -269,6 +270,8 @@ pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
 /// Work of the smallest part that is worth a hand-over: about a microsecond, as multiplications by
 /// a tile kernel with one input row.
 const PART_WORK: usize = 1 << 16;
+/// Tiles of a part that make panels of its inputs worth their copy.
+const GATHER_TILES: usize = 4;
 
 /// A job with its cut.
 struct Task<'a> {
@@ -339,18 +342,31 @@ impl<'a> Task<'a> {
         self.tile_parts = wanted.clamp(1, self.weights.rows.div_ceil(TILE_ROWS));
     }
 
-    fn run(&self, part: usize) {
+    fn run(&self, part: usize, pool: &Pool) {
         let weights = self.weights;
         let all = weights.rows.div_ceil(TILE_ROWS);
         let tiles = cut(all, self.tile_parts, part / self.input_parts);
-        let inputs = cut(self.inputs, self.input_parts, part % self.input_parts);
+        // Whole panels, but for the last part.
+        let panels =
+            cut(self.inputs.div_ceil(PANEL_ROWS), self.input_parts, part % self.input_parts);
+        let inputs = panels.start * PANEL_ROWS..self.inputs.min(panels.end * PANEL_ROWS);
         match &weights.layout {
             Layout::File(bytes) => self.run_scalar((**bytes).as_ref(), tiles, inputs),
             Layout::Tiles { kernel, plan, lines } => {
                 let bytes = weights.tiles(plan, lines, self.stack);
+                let worth = inputs.len() > 1 && tiles.len() >= GATHER_TILES;
+                let part = self.part(plan, bytes, 0, tiles, inputs);
+                let gather = kernel.gather.filter(|_| worth);
                 // SAFETY: the kernel was chosen for this machine; `new` checked what `Part` asks,
                 // and parts are pairs of different tiles and inputs.
-                unsafe { kernel(&self.part(plan, bytes, 0, tiles, inputs)) }
+                let run = |part: &Part<'_>| unsafe { (kernel.run)(part) };
+                match gather {
+                    None => run(&part),
+                    Some(gather) => pool.with_buffer(|buffer| {
+                        let panels = Some(gather(&part, buffer));
+                        run(&Part { panels, ..part });
+                    }),
+                }
             }
             Layout::Decoded { kernel, plan, bytes } => {
                 let Some(mut lines) = Lines::zeroed(plan.tile_bytes) else {
@@ -361,7 +377,7 @@ impl<'a> Task<'a> {
                     let tiles = tile..tile + 1;
                     let part = self.part(plan, &lines, tile, tiles, inputs.clone());
                     // SAFETY: as above.
-                    unsafe { kernel(&part) }
+                    unsafe { (kernel.run)(&part) }
                 }
             }
         }
@@ -387,6 +403,7 @@ impl<'a> Task<'a> {
             x,
             picks,
             inputs,
+            panels: None,
             sink,
         }
     }

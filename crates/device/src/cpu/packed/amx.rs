@@ -142,36 +142,49 @@ impl Simd for Amx {
     }
 
     #[inline(always)]
-    unsafe fn dot32_rows<const R: usize>(
+    unsafe fn dots_signed<const R: usize, const STRIDE: usize>(
         codes: &[__m512i; 8],
-        x: [*const Record32; R],
+        x: [*const u8; R],
     ) -> [__m512i; R] {
+        if R != INPUTS || STRIDE != 1 {
+            // SAFETY: the caller's promise.
+            return unsafe { Avx512::dots_signed::<R, STRIDE>(codes, x) };
+        }
         let mut result = [const { None }; R];
-        // SAFETY: the caller's promise; vectors and arrays of 64 bytes are each other's bytes.
+        // SAFETY: the caller's promise; vectors and arrays of 64 bytes are each other's bytes; `x`
+        // are records.
         unsafe {
-            if R == INPUTS {
-                let mut inputs = [[0; 32]; INPUTS];
-                for (to, x) in inputs.iter_mut().zip(x) {
-                    *to = (*x).codes;
-                }
-                let mut sums = [[0; 16]; INPUTS];
-                product(&inputs, &*codes.as_ptr().cast::<[[i8; 64]; 8]>(), &mut sums);
-                for (to, sums) in result.iter_mut().zip(&sums) {
-                    *to = Some(Avx512::load(sums.as_ptr().cast()));
-                }
-            } else {
-                for (to, x) in result.iter_mut().zip(x) {
-                    *to = Some(Avx512::dot32_signed(codes, &(*x).codes, &(*x).sum));
-                }
+            let mut inputs = [[0; 32]; INPUTS];
+            for (to, x) in inputs.iter_mut().zip(x) {
+                *to = (*x.cast::<Record32>()).codes;
+            }
+            let mut sums = [[0; 16]; INPUTS];
+            product(&inputs, &*codes.as_ptr().cast::<[[i8; 64]; 8]>(), &mut sums);
+            for (to, sums) in result.iter_mut().zip(&sums) {
+                *to = Some(Avx512::load(sums.as_ptr().cast()));
             }
             result.map(|sum| sum.unwrap_unchecked())
         }
     }
 
     #[inline(always)]
-    unsafe fn dot16<C: Codes>(acc: __m512i, codes: &[__m512i; 4], x: *const i8) -> __m512i {
+    unsafe fn dot16<C: Codes, const STRIDE: usize>(
+        acc: __m512i,
+        codes: &[__m512i; 4],
+        x: *const u8,
+    ) -> __m512i {
         // SAFETY: the caller's promise.
-        unsafe { Avx512::dot16::<C>(acc, codes, x) }
+        unsafe { Avx512::dot16::<C, STRIDE>(acc, codes, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn dots<C: Codes, const R: usize, const STRIDE: usize, const Q: usize>(
+        acc: [__m512i; R],
+        codes: &[[__m512i; 4]; Q],
+        x: [*const u8; R],
+    ) -> [__m512i; R] {
+        // SAFETY: the caller's promise.
+        unsafe { Avx512::dots::<C, R, STRIDE, Q>(acc, codes, x) }
     }
 
     as_avx512! {
@@ -192,7 +205,8 @@ impl Simd for Amx {
         fn add(a: __m512i, b: __m512i) -> __m512i;
         fn mul(a: __m512i, b: __m512i) -> __m512i;
         fn madd16(acc: __m512i, a: __m512i, b: __m512i) -> __m512i;
-        fn dot32_signed(codes: &[__m512i; 8], x: &[i8; 32], sum: &[i16; 2]) -> __m512i;
+        fn mul16(a: __m512i, b: __m512i) -> __m512i;
+        fn prefetch(at: *const u8) -> ();
         fn grid(indices: __m512i) -> [__m512i; 2];
         fn group_codes(indices: __m512i, packed: __m512i) -> [[__m512i; 4]; 2];
         fn zero() -> __m512;

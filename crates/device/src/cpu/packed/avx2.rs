@@ -1,6 +1,6 @@
 //! AVX2 with FMA and F16C: eight lanes. Byte products go through 16 bits, which must not saturate.
 
-use super::simd::{Codes, GRID_BYTES, Simd, TileKernel};
+use super::simd::{Codes, GRID_BYTES, Simd, TileKernel, at};
 use std::arch::x86_64::*;
 
 /// Eight rows in a vector.
@@ -141,13 +141,23 @@ impl Simd for Avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn dot16<C: Codes>(acc: __m256i, codes: &[__m256i; 4], x: *const i8) -> __m256i {
+    unsafe fn mul16(a: __m256i, b: __m256i) -> __m256i {
+        _mm256_mullo_epi16(a, b)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn dot16<C: Codes, const STRIDE: usize>(
+        acc: __m256i,
+        codes: &[__m256i; 4],
+        x: *const u8,
+    ) -> __m256i {
         // Pairs of products are at most 2 * 127 * MAX: how many of them does an i16 hold?
         const { assert!(2 * 127 * C::MAX <= 32767) };
         let groups = const { 32767 / (2 * 127 * C::MAX) };
         let pairs = |group: usize| {
-            // SAFETY: 16 readable bytes by the caller's promise; the machine has the set.
-            let x = unsafe { Self::broadcast(x.add(4 * group).cast()) };
+            // SAFETY: four words by the caller's promise; the machine has the set.
+            let x = unsafe { Self::broadcast(at::<STRIDE>(x, group)) };
             _mm256_maddubs_epi16(codes[group], x)
         };
         let ones = _mm256_set1_epi16(1);
@@ -168,15 +178,20 @@ impl Simd for Avx2 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn dot32_signed(codes: &[__m256i; 8], x: &[i8; 32], _: &[i16; 2]) -> __m256i {
-        let (ones, mut acc) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
-        for (group, &codes) in codes.iter().enumerate() {
-            // SAFETY: `x` has 32 bytes.
-            let x = unsafe { Self::broadcast(x.as_ptr().add(4 * group).cast()) };
-            // |code| <= 128 and |x| <= 127: a pair of products stays at 32512 or less.
-            let x = _mm256_sign_epi8(x, codes);
-            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), x);
-            acc = _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones));
+    unsafe fn dots_signed<const R: usize, const STRIDE: usize>(
+        codes: &[__m256i; 8],
+        x: [*const u8; R],
+    ) -> [__m256i; R] {
+        let (ones, mut acc) = (_mm256_set1_epi16(1), [_mm256_setzero_si256(); R]);
+        for r in 0..R {
+            for (word, &codes) in codes.iter().enumerate() {
+                // SAFETY: eight words of codes.
+                let x = unsafe { Self::broadcast(at::<STRIDE>(x[r], word)) };
+                // |code| <= 128 and |x| <= 127: a pair of products stays at 32512 or less.
+                let x = _mm256_sign_epi8(x, codes);
+                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), x);
+                acc[r] = _mm256_add_epi32(acc[r], _mm256_madd_epi16(pairs, ones));
+            }
         }
         acc
     }

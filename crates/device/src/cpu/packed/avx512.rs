@@ -1,7 +1,7 @@
 //! AVX-512 (F, BW, VL, VNNI, VBMI): sixteen lanes.
 
-use super::inputs::WEIGHT_OFFSET;
-use super::simd::{Codes, GRID_BYTES, Simd, TileKernel};
+use super::inputs::{WEIGHT_OFFSET, narrow_words};
+use super::simd::{Codes, GRID_BYTES, Simd, TileKernel, at};
 use std::arch::x86_64::*;
 
 /// Grid points of IQ2_XXS so that one shift serves two coordinates: for each index a byte of
@@ -66,6 +66,7 @@ impl Simd for Avx512 {
     const LANES: usize = 16;
     const INT_ROWS: usize = 8;
     const FLOAT_ROWS: usize = 6;
+    const PANELS: bool = true;
     type I = __m512i;
     type F = __m512;
 
@@ -184,31 +185,85 @@ impl Simd for Avx512 {
     }
 
     #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn mul16(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_mullo_epi16(a, b)
+    }
+
+    #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
-    unsafe fn dot16<C: Codes>(acc: __m512i, codes: &[__m512i; 4], x: *const i8) -> __m512i {
+    unsafe fn dot16<C: Codes, const STRIDE: usize>(
+        acc: __m512i,
+        codes: &[__m512i; 4],
+        x: *const u8,
+    ) -> __m512i {
         let mut acc = acc;
-        for (group, &codes) in codes.iter().enumerate() {
-            // SAFETY: 16 readable bytes by the caller's promise.
-            let x = unsafe { Self::broadcast(x.add(4 * group).cast()) };
+        for (word, &codes) in codes.iter().enumerate() {
+            // SAFETY: four words by the caller's promise.
+            let x = unsafe { Self::broadcast(at::<STRIDE>(x, word)) };
             acc = _mm512_dpbusd_epi32(acc, codes, x);
+        }
+        acc
+    }
+
+    // Word by word and not row by row: a row's sum waits for its last step, the next row's does not.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    unsafe fn dots<C: Codes, const R: usize, const STRIDE: usize, const Q: usize>(
+        acc: [__m512i; R],
+        codes: &[[__m512i; 4]; Q],
+        x: [*const u8; R],
+    ) -> [__m512i; R] {
+        let mut acc = acc;
+        for (word, &codes) in codes.as_flattened().iter().enumerate() {
+            for r in 0..R {
+                // SAFETY: `4 Q` words by the caller's promise.
+                let x = unsafe { Self::broadcast(at::<STRIDE>(x[r], word)) };
+                acc[r] = _mm512_dpbusd_epi32(acc[r], codes, x);
+            }
         }
         acc
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
-    unsafe fn dot32_signed(codes: &[__m512i; 8], x: &[i8; 32], sum: &[i16; 2]) -> __m512i {
-        // Codes plus 128 are unsigned; the sum of x takes the 128 back.
-        let (plus, minus) = (_mm512_set1_epi8(-128), _mm512_set1_epi32(-128 & 0xffff));
-        // SAFETY: `sum` has 4 bytes.
-        let sum = unsafe { Self::broadcast(sum.as_ptr().cast()) };
-        let mut acc = _mm512_dpwssd_epi32(_mm512_setzero_si512(), sum, minus);
-        for (group, &codes) in codes.iter().enumerate() {
-            // SAFETY: `x` has 32 bytes.
-            let x = unsafe { Self::broadcast(x.as_ptr().add(4 * group).cast()) };
-            acc = _mm512_dpbusd_epi32(acc, _mm512_xor_si512(codes, plus), x);
+    unsafe fn dots_signed<const R: usize, const STRIDE: usize>(
+        codes: &[__m512i; 8],
+        x: [*const u8; R],
+    ) -> [__m512i; R] {
+        let (mut codes, bias) = (*codes, _mm512_set1_epi8(-128));
+        for codes in &mut codes {
+            *codes = _mm512_xor_si512(*codes, bias);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { Self::dots_biased::<R, STRIDE>(&codes, x) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    unsafe fn dots_biased<const R: usize, const STRIDE: usize>(
+        codes: &[__m512i; 8],
+        x: [*const u8; R],
+    ) -> [__m512i; R] {
+        let mut acc = [_mm512_setzero_si512(); R];
+        for r in 0..R {
+            // SAFETY: `x` are records.
+            acc[r] = unsafe { Self::broadcast(at::<STRIDE>(x[r], narrow_words::OFFSET)) };
+        }
+        for (word, &codes) in codes.iter().enumerate() {
+            for r in 0..R {
+                // SAFETY: eight words of codes.
+                let x = unsafe { Self::broadcast(at::<STRIDE>(x[r], word)) };
+                acc[r] = _mm512_dpbusd_epi32(acc[r], codes, x);
+            }
         }
         acc
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn prefetch(at: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
 
     #[inline]

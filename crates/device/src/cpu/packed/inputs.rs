@@ -5,6 +5,7 @@
 use super::super::isa::Isa;
 use super::super::pool::Pool;
 use ironstar_quant::Activation;
+use std::mem::offset_of;
 use std::sync::Mutex;
 
 /// A block of 32 codes with what belongs to it.
@@ -17,7 +18,64 @@ pub(crate) struct Record32 {
     pub scale: f32,
     /// Sum of the codes; the second is 0, so that both are one lane of `Simd::madd16`.
     pub sum: [i16; 2],
+    /// The sum times -128: what weights that are 128 too large add, negated.
+    pub offset: i32,
 }
+
+/// A block of activations as kernels see it: words of four bytes.
+///
+/// # Safety
+/// The first `WORDS` words of a value are initialised.
+pub(crate) unsafe trait Words: Copy {
+    /// Words that kernels read.
+    const WORDS: usize;
+}
+
+// SAFETY: all fields are whole words, one after the other.
+unsafe impl Words for Record32 {
+    const WORDS: usize = 11;
+}
+
+// SAFETY: as above; what the alignment adds comes behind them.
+unsafe impl Words for Record256 {
+    const WORDS: usize = 77;
+}
+
+// SAFETY: as above.
+unsafe impl Words for Woven256 {
+    const WORDS: usize = 73;
+}
+
+/// Words of a [`Record32`] behind its codes.
+pub(crate) mod narrow_words {
+    pub(crate) const SCALE: usize = 8;
+    pub(crate) const SUM: usize = 9;
+    pub(crate) const OFFSET: usize = 10;
+}
+
+/// Words of a [`Record256`] behind its codes.
+pub(crate) mod wide_words {
+    pub(crate) const SUMS_16: usize = 64;
+    pub(crate) const SUMS_32: usize = 72;
+    pub(crate) const SCALE: usize = 76;
+}
+
+/// Words of a [`Woven256`] behind its codes.
+pub(crate) mod woven_words {
+    pub(crate) const OFFSETS: usize = 64;
+    pub(crate) const SCALE: usize = 72;
+}
+
+const _: () = {
+    assert!(offset_of!(Record32, scale) == 4 * narrow_words::SCALE);
+    assert!(offset_of!(Record32, sum) == 4 * narrow_words::SUM);
+    assert!(offset_of!(Record32, offset) == 4 * narrow_words::OFFSET);
+    assert!(offset_of!(Record256, sums_16) == 4 * wide_words::SUMS_16);
+    assert!(offset_of!(Record256, sums_32) == 4 * wide_words::SUMS_32);
+    assert!(offset_of!(Record256, scale) == 4 * wide_words::SCALE);
+    assert!(offset_of!(Woven256, offsets) == 4 * woven_words::OFFSETS);
+    assert!(offset_of!(Woven256, scale) == 4 * woven_words::SCALE);
+};
 
 /// A block of 256 codes with what belongs to it.
 #[derive(Clone, Copy)]
@@ -247,6 +305,7 @@ fn quantise_blocks(
                 let mut sums = [0; 2];
                 record.scale = quantise_block(x, &mut record.codes, &mut sums, &round);
                 record.sum = [sums[0] + sums[1], 0];
+                record.offset = -128 * i32::from(record.sum[0]);
             }
         }
         Blocks::Wide(x, records, woven) => {

@@ -10,6 +10,9 @@
 //! a cycle, more than its memory gives. With eight activation rows a loaded code is used eight
 //! times: 64 `vpdpbusd` beside 8 loads, 8 xors and 8 * 5 others for 8 * 16 * 32 products.
 //!
+//! **Panels** (`panel.rs`). AVX-512 takes up to twelve activation rows at once, from a copy in which
+//! the same word of all of them lies together: one pointer, and memory in the order of use.
+//!
 //! **Kernels.** `simd.rs` says what an instruction set has to offer; `narrow.rs` and `supers.rs`
 //! have one step of each format in those words; `tile.rs` has the loops around it. Integers are
 //! exact and each lane follows the format's expression in block order, so all instruction sets give
@@ -27,6 +30,7 @@ pub(super) mod layout;
 mod narrow;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+pub(super) mod panel;
 mod simd;
 mod supers;
 pub(super) mod tile;
@@ -36,6 +40,7 @@ pub(super) use amx::is_present as has_amx;
 
 use super::isa::Isa;
 use ironstar_quant::Format;
+use panel::GatherFn;
 use simd::Simd;
 use std::marker::PhantomData;
 use tile::{FloatFormat, FloatTiles, IntFormat, IntTiles, Part};
@@ -44,13 +49,19 @@ use tile::{FloatFormat, FloatTiles, IntFormat, IntTiles, Part};
 pub(crate) const TILE_ROWS: usize = 16;
 
 /// A kernel for one format and instruction set.
-///
-/// # Safety
-/// The machine has the instruction set that it was chosen for; the invariants of [`Part`].
-pub(crate) type TileFn = unsafe fn(&Part<'_>);
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    /// Multiplies.
+    ///
+    /// # Safety
+    /// The machine has the instruction set that it was chosen for; the invariants of [`Part`].
+    pub run: unsafe fn(&Part<'_>),
+    /// Lays inputs out in panels, where that pays.
+    pub gather: Option<GatherFn>,
+}
 
 /// The kernel of a format, or `None` where the instruction set has none.
-pub(crate) fn kernel(isa: Isa, format: Format) -> Option<TileFn> {
+pub(crate) fn kernel(isa: Isa, format: Format) -> Option<Kernel> {
     match isa {
         Isa::Scalar => None,
         #[cfg(target_arch = "x86_64")]
@@ -71,21 +82,29 @@ pub(crate) fn kernel(isa: Isa, format: Format) -> Option<TileFn> {
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
     expect(dead_code, reason = "no vectors there yet")
 )]
-fn of_format<S: Simd>(format: Format) -> TileFn {
+fn of_format<S: Simd>(format: Format) -> Kernel {
     match format {
-        Format::F32 => float_tiles::<S, narrow::F32>,
-        Format::F16 => float_tiles::<S, narrow::F16>,
-        Format::Bf16 => float_tiles::<S, narrow::Bf16>,
-        Format::Q4_0 => int_tiles::<S, narrow::Q4_0>,
-        Format::Q8_0 => int_tiles::<S, narrow::Q8_0>,
-        Format::Mxfp4 => int_tiles::<S, narrow::Mxfp4>,
-        Format::Q2K => int_tiles::<S, supers::Q2K>,
-        Format::Q3K => int_tiles::<S, supers::Q3K>,
-        Format::Q4K => int_tiles::<S, supers::Q4K>,
-        Format::Q5K => int_tiles::<S, supers::Q5K>,
-        Format::Q6K => int_tiles::<S, supers::Q6K>,
-        Format::Iq2Xxs => int_tiles::<S, supers::Iq2Xxs>,
+        Format::F32 => floats::<S, narrow::F32>(),
+        Format::F16 => floats::<S, narrow::F16>(),
+        Format::Bf16 => floats::<S, narrow::Bf16>(),
+        Format::Q4_0 => integers::<S, narrow::Q4_0>(),
+        Format::Q8_0 => integers::<S, narrow::Q8_0>(),
+        Format::Mxfp4 => integers::<S, narrow::Mxfp4>(),
+        Format::Q2K => integers::<S, supers::Q2K>(),
+        Format::Q3K => integers::<S, supers::Q3K>(),
+        Format::Q4K => integers::<S, supers::Q4K>(),
+        Format::Q5K => integers::<S, supers::Q5K>(),
+        Format::Q6K => integers::<S, supers::Q6K>(),
+        Format::Iq2Xxs => integers::<S, supers::Iq2Xxs>(),
     }
+}
+
+fn integers<S: Simd, F: IntFormat>() -> Kernel {
+    Kernel { run: int_tiles::<S, F>, gather: S::PANELS.then_some(panel::gather::<F> as GatherFn) }
+}
+
+fn floats<S: Simd, F: FloatFormat>() -> Kernel {
+    Kernel { run: float_tiles::<S, F>, gather: None }
 }
 
 unsafe fn int_tiles<S: Simd, F: IntFormat>(part: &Part<'_>) {

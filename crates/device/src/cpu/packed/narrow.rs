@@ -2,9 +2,9 @@
 //! block of `R` activation rows, by the expressions of the format's file in `ironstar_quant`.
 
 use super::TILE_ROWS;
-use super::inputs::{Inputs, Record32};
+use super::inputs::{Inputs, Record32, narrow_words};
 use super::layout::FIELDS;
-use super::simd::{Codes, Simd};
+use super::simd::{Codes, Simd, at};
 use super::tile::{FloatFormat, IntFormat};
 
 pub(crate) struct F32;
@@ -84,16 +84,17 @@ pub(super) unsafe fn scaled<S: Simd>(d: S::F, d_x: f32, isum: S::I, acc: S::F) -
 impl IntFormat for Q8_0 {
     type Record = Record32;
     const BY_ROWS: bool = true;
+    const LINES: usize = 8;
 
     fn records(x: &Inputs) -> &[Record32] {
         &x.narrow
     }
 
     #[inline(always)]
-    unsafe fn step<S: Simd, const R: usize>(
+    unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: [*const Record32; R],
+        x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 8 words and a scale.
@@ -103,17 +104,8 @@ impl IntFormat for Q8_0 {
                 *codes = word::<S>(fields[0], block * 8 + i);
             }
             let d = half::<S>(fields[1], block);
-            if S::BY_ROWS {
-                let isums = S::dot32_rows(&codes, x);
-                for ((acc, x), isum) in acc.iter_mut().zip(x).zip(isums) {
-                    *acc = scaled::<S>(d, (*x).scale, isum, *acc);
-                }
-                return;
-            }
-            for r in 0..R {
-                let isum = S::dot32_signed(&codes, &(*x[r]).codes, &(*x[r]).sum);
-                acc[r] = scaled::<S>(d, (*x[r]).scale, isum, acc[r]);
-            }
+            let isums = S::dots_signed::<R, STRIDE>(&codes, x);
+            add_scaled::<S, R, STRIDE>(d, &isums, x, acc);
         }
     }
 }
@@ -139,38 +131,54 @@ unsafe fn nibbles<S: Simd>(from: *const u8, block: usize) -> [[S::I; 4]; 2] {
     }
 }
 
+/// [`scaled`] for every row, with the scales of its record.
+///
+/// # Safety
+/// The machine has `S`; `x` are records of 32.
+#[inline(always)]
+unsafe fn add_scaled<S: Simd, const R: usize, const STRIDE: usize>(
+    d: S::F,
+    isums: &[S::I; R],
+    x: [*const u8; R],
+    acc: &mut [S::F; R],
+) {
+    for r in 0..R {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scale = at::<STRIDE>(x[r], narrow_words::SCALE).cast::<f32>().read_unaligned();
+            acc[r] = scaled::<S>(d, scale, isums[r], acc[r]);
+        }
+    }
+}
+
 /// A block of 32 codes, elements 0..16 and 16..32, that are `offset` too large.
 ///
 /// # Safety
-/// The machine has `S`; `x` points to records.
+/// The machine has `S`; `x` are records of 32.
 #[inline(always)]
-unsafe fn narrow<S: Simd, C: Codes, const R: usize>(
+unsafe fn narrow<S: Simd, C: Codes, const R: usize, const STRIDE: usize>(
     codes: &[[S::I; 4]; 2],
     offset: i16,
     d: S::F,
-    x: [*const Record32; R],
+    x: [*const u8; R],
     acc: &mut [S::F; R],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         let offset = S::splat(i32::from(-offset) & 0xffff);
+        let mut isums = [S::splat(0); R];
         if S::BY_ROWS {
             let [[a, b, c, d0], [e, f, g, h]] = *codes;
-            let isums = S::dot32_rows(&[a, b, c, d0, e, f, g, h], x);
-            for ((acc, x), isum) in acc.iter_mut().zip(x).zip(isums) {
-                let sum = S::broadcast((&raw const (*x).sum).cast());
-                *acc = scaled::<S>(d, (*x).scale, S::madd16(isum, sum, offset), *acc);
-            }
-            return;
+            isums = S::dots_signed::<R, STRIDE>(&[a, b, c, d0, e, f, g, h], x);
         }
         for r in 0..R {
-            let (sum, codes_x) =
-                (S::broadcast((&raw const (*x[r]).sum).cast()), &raw const (*x[r]).codes);
-            let isum = S::madd16(S::splat(0), sum, offset);
-            let isum = S::dot16::<C>(isum, &codes[0], codes_x.cast());
-            let isum = S::dot16::<C>(isum, &codes[1], codes_x.cast::<i8>().add(16));
-            acc[r] = scaled::<S>(d, (*x[r]).scale, isum, acc[r]);
+            let sum = S::broadcast(at::<STRIDE>(x[r], narrow_words::SUM));
+            isums[r] = S::madd16(isums[r], sum, offset);
         }
+        if !S::BY_ROWS {
+            isums = S::dots::<C, R, STRIDE, 2>(isums, codes, x);
+        }
+        add_scaled::<S, R, STRIDE>(d, &isums, x, acc);
     }
 }
 
@@ -181,36 +189,40 @@ impl Codes for Q4_0 {
 impl IntFormat for Q4_0 {
     type Record = Record32;
     const BY_ROWS: bool = true;
+    const LINES: usize = 4;
 
     fn records(x: &Inputs) -> &[Record32] {
         &x.narrow
     }
 
     #[inline(always)]
-    unsafe fn step<S: Simd, const R: usize>(
+    unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: [*const Record32; R],
+        x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 4 words and a scale.
         unsafe {
             let codes = nibbles::<S>(fields[0], block);
-            narrow::<S, Self, R>(&codes, 8, half::<S>(fields[1], block), x, acc);
+            narrow::<S, Self, R, STRIDE>(&codes, 8, half::<S>(fields[1], block), x, acc);
         }
     }
 }
 
-/// Doubled codes of MXFP4 plus 12.
-static MXFP4_CODES: [u8; 16] = {
+/// Doubled codes of MXFP4 plus `offset`.
+const fn mxfp4_codes(offset: u8) -> [u8; 16] {
     let mut codes = [0; 16];
     let mut i = 0;
     while i < 16 {
-        codes[i] = (ironstar_quant::fp4::DOUBLED[i] + 12).cast_unsigned();
+        codes[i] = ironstar_quant::fp4::DOUBLED[i].cast_unsigned().wrapping_add(offset);
         i += 1;
     }
     codes
-};
+}
+
+/// For dots of codes that have no sign but are small, and for those of any code byte.
+static MXFP4_CODES: [[u8; 16]; 2] = [mxfp4_codes(12), mxfp4_codes(128)];
 
 impl Codes for Mxfp4 {
     const MAX: i32 = 24;
@@ -219,27 +231,33 @@ impl Codes for Mxfp4 {
 impl IntFormat for Mxfp4 {
     type Record = Record32;
     const BY_ROWS: bool = true;
+    const LINES: usize = 4;
 
     fn records(x: &Inputs) -> &[Record32] {
         &x.narrow
     }
 
     #[inline(always)]
-    unsafe fn step<S: Simd, const R: usize>(
+    unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: [*const Record32; R],
+        x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 4 words and a scale byte; nibbles are below 16.
         unsafe {
             let mut codes = nibbles::<S>(fields[0], block);
-            let table = S::table(&MXFP4_CODES);
+            let table = S::table(&MXFP4_CODES[usize::from(S::PANELS)]);
             for codes in codes.as_flattened_mut() {
                 *codes = S::lookup(table, *codes);
             }
             let d = S::load_half_e8m0(fields[1].add(block * TILE_ROWS));
-            narrow::<S, Self, R>(&codes, 12, d, x, acc);
+            if S::PANELS {
+                let [[a, b, c, d0], [e, f, g, h]] = codes;
+                let isums = S::dots_biased::<R, STRIDE>(&[a, b, c, d0, e, f, g, h], x);
+                return add_scaled::<S, R, STRIDE>(d, &isums, x, acc);
+            }
+            narrow::<S, Self, R, STRIDE>(&codes, 12, d, x, acc);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! assembly; everything else is intrinsics.
 
 use super::inputs::Record32;
-use super::simd::{Codes, GRID_BYTES, Simd, TileKernel};
+use super::simd::{Codes, GRID_BYTES, Simd, TileKernel, at};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
@@ -104,6 +104,23 @@ unsafe fn dot_groups(acc: int32x4_t, codes: [int32x4_t; 4], x: int8x16_t) -> int
         let acc = dot_lane::<1>(acc, codes[1], x);
         let acc = dot_lane::<2>(acc, codes[2], x);
         dot_lane::<3>(acc, codes[3], x)
+    }
+}
+
+/// Four words of inputs.
+///
+/// # Safety
+/// `x` has them, `STRIDE` words apart.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn four_words<const STRIDE: usize>(x: *const u8) -> int8x16_t {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if STRIDE == 1 {
+            return vld1q_s8(x.cast());
+        }
+        let word = |i: usize| at::<STRIDE>(x, i).cast::<u32>().read_unaligned();
+        vld1q_s8([word(0), word(1), word(2), word(3)].as_ptr().cast())
     }
 }
 
@@ -244,47 +261,49 @@ impl<const I8MM: bool> Simd for Neon<I8MM> {
     }
 
     #[inline]
-    #[target_feature(enable = "neon,dotprod")]
-    unsafe fn dot16<C: Codes>(acc: int32x4_t, codes: &[int32x4_t; 4], x: *const i8) -> int32x4_t {
-        // The instruction takes signed bytes.
-        const { assert!(C::MAX <= 127) };
-        // SAFETY: 16 readable bytes and the extension by the caller's promise.
-        unsafe { dot_groups(acc, *codes, vld1q_s8(x)) }
+    #[target_feature(enable = "neon")]
+    unsafe fn mul16(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        vreinterpretq_s32_s16(vmulq_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)))
     }
 
     #[inline]
     #[target_feature(enable = "neon,dotprod")]
-    unsafe fn dot32_signed(codes: &[int32x4_t; 8], x: &[i8; 32], _: &[i16; 2]) -> int32x4_t {
-        let [a, b, c, d, e, f, g, h] = *codes;
-        // SAFETY: `x` has 32 bytes; the extension by the caller's promise.
-        unsafe {
-            let sum = dot_groups(vdupq_n_s32(0), [a, b, c, d], vld1q_s8(x.as_ptr()));
-            dot_groups(sum, [e, f, g, h], vld1q_s8(x.as_ptr().add(16)))
-        }
+    unsafe fn dot16<C: Codes, const STRIDE: usize>(
+        acc: int32x4_t,
+        codes: &[int32x4_t; 4],
+        x: *const u8,
+    ) -> int32x4_t {
+        // The instruction takes signed bytes.
+        const { assert!(C::MAX <= 127) };
+        // SAFETY: four words and the extension by the caller's promise.
+        unsafe { dot_groups(acc, *codes, four_words::<STRIDE>(x)) }
     }
 
-    #[inline(always)]
-    unsafe fn dot32_rows<const R: usize>(
+    #[inline]
+    #[target_feature(enable = "neon,dotprod")]
+    unsafe fn dots_signed<const R: usize, const STRIDE: usize>(
         codes: &[int32x4_t; 8],
-        x: [*const Record32; R],
+        x: [*const u8; R],
     ) -> [int32x4_t; R] {
-        // SAFETY: the caller's promise; `x` points to records.
+        let [a, b, c, d, e, f, g, h] = *codes;
+        // SAFETY: the caller's promise; `x` are records.
         unsafe {
             let mut sums = [Self::splat(0); R];
             let (pairs, rest) = sums.as_chunks_mut::<2>();
             let (inputs, last) = x.as_chunks::<2>();
+            let dot = |x: *const u8| {
+                let sum = dot_groups(Self::splat(0), [a, b, c, d], four_words::<STRIDE>(x));
+                dot_groups(sum, [e, f, g, h], four_words::<STRIDE>(at::<STRIDE>(x, 4)))
+            };
             for (sums, inputs) in pairs.iter_mut().zip(inputs) {
-                *sums = if I8MM {
-                    dot_pair(codes, *inputs)
+                *sums = if I8MM && STRIDE == 1 {
+                    dot_pair(codes, inputs.map(<*const u8>::cast))
                 } else {
-                    let [a, b] = *inputs;
-                    let dot =
-                        |x: *const Record32| Self::dot32_signed(codes, &(*x).codes, &(*x).sum);
-                    [dot(a), dot(b)]
+                    [dot(inputs[0]), dot(inputs[1])]
                 };
             }
             for (sum, x) in rest.iter_mut().zip(last) {
-                *sum = Self::dot32_signed(codes, &(**x).codes, &(**x).sum);
+                *sum = dot(*x);
             }
             sums
         }

@@ -3,7 +3,6 @@
 //! A vector has one 32-bit lane an output row. Kernels are generic over [`Simd`]; since a lane
 //! never meets another one, the number of lanes decides nothing about bits.
 
-use super::inputs::Record32;
 use super::supers::grid_codes;
 
 /// An instruction set of vectors with [`Simd::LANES`] lanes of 32 bits.
@@ -18,8 +17,11 @@ pub(crate) trait Simd {
     const INT_ROWS: usize;
     /// Activation rows that float kernels take at once.
     const FLOAT_ROWS: usize;
-    /// Whether [`Simd::dot32_rows`] does more than one row at a time.
+    /// Whether [`Simd::dots_signed`] does more than one row at a time.
     const BY_ROWS: bool = false;
+    /// Whether [`Simd::dots_biased`] is the cheapest of the dots of 32, and inputs are wanted in
+    /// panels (`panel.rs`).
+    const PANELS: bool = false;
     /// LANES times 4 bytes.
     type I: Copy;
     /// LANES f32.
@@ -58,27 +60,59 @@ pub(crate) trait Simd {
     unsafe fn mul(a: Self::I, b: Self::I) -> Self::I;
     /// `acc` plus the two products of signed 16-bit halves.
     unsafe fn madd16(acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
-    /// `acc` plus, in each lane, the dot of 16 unsigned code bytes (4 of each vector) with the 16
-    /// int8 at `x`.
-    unsafe fn dot16<C: Codes>(acc: Self::I, codes: &[Self::I; 4], x: *const i8) -> Self::I;
-    /// In each lane, the dot of 32 signed code bytes with 32 int8 (-127..=127) whose sum is
-    /// `sum[0]`.
-    unsafe fn dot32_signed(codes: &[Self::I; 8], x: &[i8; 32], sum: &[i16; 2]) -> Self::I;
-    /// [`Simd::dot32_signed`] with several rows.
+    /// Low 16 bits of the products of 16-bit halves.
+    unsafe fn mul16(a: Self::I, b: Self::I) -> Self::I;
+    /// `acc` plus, in each lane, the dot of 16 unsigned code bytes (4 of each vector) with 16 int8:
+    /// word g of them lies at `x + 4 * STRIDE * g`.
+    unsafe fn dot16<C: Codes, const STRIDE: usize>(
+        acc: Self::I,
+        codes: &[Self::I; 4],
+        x: *const u8,
+    ) -> Self::I;
+    /// [`Simd::dot16`] of `4 Q` words with several rows.
     #[inline(always)]
-    unsafe fn dot32_rows<const R: usize>(
-        codes: &[Self::I; 8],
-        x: [*const Record32; R],
+    unsafe fn dots<C: Codes, const R: usize, const STRIDE: usize, const Q: usize>(
+        acc: [Self::I; R],
+        codes: &[[Self::I; 4]; Q],
+        x: [*const u8; R],
     ) -> [Self::I; R] {
-        // SAFETY: the caller's promise; `x` points to records.
-        unsafe {
-            let mut sums = [Self::splat(0); R];
-            for (sum, x) in sums.iter_mut().zip(x) {
-                *sum = Self::dot32_signed(codes, &(*x).codes, &(*x).sum);
+        let mut acc = acc;
+        for (r, acc) in acc.iter_mut().enumerate() {
+            for (quad, codes) in codes.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                *acc =
+                    unsafe { Self::dot16::<C, STRIDE>(*acc, codes, at::<STRIDE>(x[r], 4 * quad)) };
             }
-            sums
+        }
+        acc
+    }
+    /// In each lane, the dot of 32 signed code bytes with the 32 int8 (-127..=127) of each of
+    /// several [`Record32`], whose words are `STRIDE` words apart.
+    ///
+    /// [`Record32`]: super::inputs::Record32
+    unsafe fn dots_signed<const R: usize, const STRIDE: usize>(
+        codes: &[Self::I; 8],
+        x: [*const u8; R],
+    ) -> [Self::I; R];
+    /// The same with codes that are 128 too large.
+    #[inline(always)]
+    unsafe fn dots_biased<const R: usize, const STRIDE: usize>(
+        codes: &[Self::I; 8],
+        x: [*const u8; R],
+    ) -> [Self::I; R] {
+        let mut codes = *codes;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let bias = Self::splat(i32::from_ne_bytes([128; 4]));
+            for codes in &mut codes {
+                *codes = Self::xor(*codes, bias);
+            }
+            Self::dots_signed::<R, STRIDE>(&codes, x)
         }
     }
+    /// Asks for the line of memory at `at`, which may be anywhere, to come nearer.
+    #[inline(always)]
+    unsafe fn prefetch(_at: *const u8) {}
     /// Grid points of IQ2_XXS: for index byte i of a lane, byte i of the results is the low and the
     /// high half of `GRID[index]`.
     unsafe fn grid(indices: Self::I) -> [Self::I; 2];
@@ -111,6 +145,16 @@ pub(crate) trait Simd {
     /// LANES exponents e as 2^(e - 128): what `ironstar_quant::mxfp4::half_scale` gives.
     unsafe fn load_half_e8m0(from: *const u8) -> Self::F;
     unsafe fn store(to: *mut f32, a: Self::F);
+}
+
+/// Word `word` of a block of activations whose words are `STRIDE` words apart.
+///
+/// # Safety
+/// The block has the word.
+#[inline(always)]
+pub(crate) unsafe fn at<const STRIDE: usize>(x: *const u8, word: usize) -> *const u8 {
+    // SAFETY: the caller's promise.
+    unsafe { x.add(4 * STRIDE * word) }
 }
 
 /// Unsigned code bytes that [`Simd::dot16`] multiplies.

@@ -2,10 +2,10 @@
 //! activation rows, by the expressions of the format's file in `ironstar_quant`.
 
 use super::TILE_ROWS;
-use super::inputs::{Inputs, Record256, WEIGHT_OFFSET, Woven256};
+use super::inputs::{Inputs, Record256, WEIGHT_OFFSET, Woven256, wide_words, woven_words};
 use super::layout::FIELDS;
 use super::narrow::{bytes, half, scaled, word};
-use super::simd::{Codes, Simd};
+use super::simd::{Codes, Simd, at};
 use super::tile::IntFormat;
 
 pub(crate) struct Q2K;
@@ -25,6 +25,8 @@ trait Super: Codes {
     const OFFSET: i32;
     /// Whether there are minimums (and dmin).
     const MINIMUMS: bool;
+    /// Whether codes times their scale, which is not negative, still are bytes.
+    const FOLDS: bool = false;
 
     /// Scales and minimums as signed bytes, four to a lane, in order; the first 4 / PIECES lanes of
     /// each count. Without minimums the second are the scales again.
@@ -42,23 +44,24 @@ trait Super: Codes {
 
 impl<F: Super> IntFormat for F {
     type Record = Record256;
+    const LINES: usize = F::WORDS;
 
     fn records(x: &Inputs) -> &[Record256] {
         &x.wide
     }
 
     #[inline(always)]
-    unsafe fn step<S: Simd, const R: usize>(
+    unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: [*const Record256; R],
+        x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has WORDS words and one or two f16.
         unsafe {
             let words = fields[0].add(block * F::WORDS * TILE_ROWS * 4);
             let [scales, minimums] = F::scales::<S>(words);
-            let j = minimum_sums::<S, F, R>(&minimums, x);
+            let j = minimum_sums::<S, F, R, STRIDE>(&minimums, x);
             if F::MINIMUMS {
                 let (d, dmin) =
                     (half::<S>(fields[1], block * 2), half::<S>(fields[1], block * 2 + 1));
@@ -67,34 +70,51 @@ impl<F: Super> IntFormat for F {
                 for (minimum, j) in minimums.iter_mut().zip(&j) {
                     *minimum = S::mul_f32(dmin, S::from_i32(*j));
                 }
-                let i = product_sums::<S, F, R>(words, &scales, x, [S::splat(0); R]);
+                let i = product_sums::<S, F, R, STRIDE>(words, &scales, x, [S::splat(0); R]);
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let inner = S::fms(d, S::from_i32(i[r]), minimums[r]);
-                    *acc = S::fma(S::splat_f32((*x[r]).scale), inner, *acc);
+                    *acc = S::fma(S::splat_f32(scale_of::<STRIDE>(x[r])), inner, *acc);
                 }
             } else {
                 let mut offset = j;
                 for offset in &mut offset {
                     *offset = S::mul(*offset, S::splat(-F::OFFSET));
                 }
-                let i = product_sums::<S, F, R>(words, &scales, x, offset);
+                let i = product_sums::<S, F, R, STRIDE>(words, &scales, x, offset);
                 let d = half::<S>(fields[1], block);
                 for (r, acc) in acc.iter_mut().enumerate() {
-                    *acc = scaled::<S>(d, (*x[r]).scale, i[r], *acc);
+                    *acc = scaled::<S>(d, scale_of::<STRIDE>(x[r]), i[r], *acc);
                 }
             }
         }
     }
 }
 
-/// Codes of a piece.
+/// Scale of a record of 256.
 ///
 /// # Safety
-/// `x` points to a record; `piece` is below 16.
+/// `x` is one.
 #[inline(always)]
-unsafe fn piece_of(x: *const Record256, piece: usize) -> *const i8 {
-    // SAFETY: the caller's promise; a record has 16 pieces of 16.
-    unsafe { (&raw const (*x).codes).cast::<i8>().add(piece * 16) }
+unsafe fn scale_of<const STRIDE: usize>(x: *const u8) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe { at::<STRIDE>(x, wide_words::SCALE).cast::<f32>().read_unaligned() }
+}
+
+/// The same word of every row.
+///
+/// # Safety
+/// `x` are records that have the word.
+#[inline(always)]
+unsafe fn words_at<const R: usize, const STRIDE: usize>(
+    x: [*const u8; R],
+    word: usize,
+) -> [*const u8; R] {
+    let mut x = x;
+    for x in &mut x {
+        // SAFETY: the caller's promise.
+        *x = unsafe { at::<STRIDE>(*x, word) };
+    }
+    x
 }
 
 // Loops over rows below count: an iterator over an array of pointers by value copies it to memory.
@@ -104,9 +124,9 @@ unsafe fn piece_of(x: *const Record256, piece: usize) -> *const i8 {
 /// # Safety
 /// The machine has `S`; `x` has a block.
 #[inline(always)]
-unsafe fn minimum_sums<S: Simd, F: Super, const R: usize>(
+unsafe fn minimum_sums<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
     minimums: &[S::I; 4],
-    x: [*const Record256; R],
+    x: [*const u8; R],
 ) -> [S::I; R] {
     // SAFETY: the caller's promise; a record has 16 sums of pieces and 8 of pairs of them.
     unsafe {
@@ -114,13 +134,10 @@ unsafe fn minimum_sums<S: Simd, F: Super, const R: usize>(
         for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
             let (even, odd) = (S::even_bytes(minimums), S::odd_bytes(minimums));
             for r in 0..R {
-                let sums: *const i16 = if F::PIECES == 1 {
-                    (&raw const (*x[r]).sums_16).cast()
-                } else {
-                    (&raw const (*x[r]).sums_32).cast()
-                };
-                j[r] = S::madd16(j[r], even, S::broadcast(sums.add(quad * 4).cast()));
-                j[r] = S::madd16(j[r], odd, S::broadcast(sums.add(quad * 4 + 2).cast()));
+                let sums = if F::PIECES == 1 { wide_words::SUMS_16 } else { wide_words::SUMS_32 };
+                let (first, last) = (sums + 2 * quad, sums + 2 * quad + 1);
+                j[r] = S::madd16(j[r], even, S::broadcast(at::<STRIDE>(x[r], first)));
+                j[r] = S::madd16(j[r], odd, S::broadcast(at::<STRIDE>(x[r], last)));
             }
         }
         j
@@ -132,10 +149,10 @@ unsafe fn minimum_sums<S: Simd, F: Super, const R: usize>(
 /// # Safety
 /// The machine has `S`; `words` and `x` are a block.
 #[inline(always)]
-unsafe fn product_sums<S: Simd, F: Super, const R: usize>(
+unsafe fn product_sums<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
     words: *const u8,
     scales: &[S::I; 4],
-    x: [*const Record256; R],
+    x: [*const u8; R],
     start: [S::I; R],
 ) -> [S::I; R] {
     // SAFETY: the caller's promise.
@@ -147,28 +164,36 @@ unsafe fn product_sums<S: Simd, F: Super, const R: usize>(
                 let first = (quad * 4 + usize::from(sub)) * F::PIECES;
                 // Where the dot of a piece is below 2^15, multiply and add are one instruction.
                 let small = F::MAX * 127 * 16 < 1 << 15;
-                if small {
+                if F::FOLDS && S::PANELS && R >= 4 {
+                    // Bytes times a small number: no product reaches the next byte.
+                    let scale = S::or(scale, S::shl(scale, 16));
+                    let mut codes = F::codes::<S>(words, first);
+                    for codes in &mut codes {
+                        *codes = S::mul16(*codes, scale);
+                    }
+                    let x = words_at::<R, STRIDE>(x, 4 * first);
+                    sums = S::dots::<Folded, R, STRIDE, 1>(sums, &[codes], x);
+                } else if small {
                     let scale = S::and(scale, S::splat(0xffff));
                     for piece in first..first + F::PIECES {
-                        let codes = F::codes::<S>(words, piece);
+                        let codes = [F::codes::<S>(words, piece)];
+                        let x = words_at::<R, STRIDE>(x, 4 * piece);
+                        let dots = S::dots::<F, R, STRIDE, 1>([S::splat(0); R], &codes, x);
                         for r in 0..R {
-                            let dot = S::dot16::<F>(S::splat(0), &codes, piece_of(x[r], piece));
-                            sums[r] = S::madd16(sums[r], dot, scale);
+                            sums[r] = S::madd16(sums[r], dots[r], scale);
                         }
                     }
-                } else if F::PIECES == 1 {
-                    let codes = F::codes::<S>(words, first);
-                    for r in 0..R {
-                        let dot = S::dot16::<F>(S::splat(0), &codes, piece_of(x[r], first));
-                        sums[r] = S::add(sums[r], S::mul(dot, scale));
-                    }
                 } else {
-                    let codes = [F::codes::<S>(words, first), F::codes::<S>(words, first + 1)];
+                    let x = words_at::<R, STRIDE>(x, 4 * first);
+                    let codes = [F::codes::<S>(words, first)];
+                    let mut dots = S::dots::<F, R, STRIDE, 1>([S::splat(0); R], &codes, x);
+                    if F::PIECES == 2 {
+                        let codes = [F::codes::<S>(words, first + 1)];
+                        let x = words_at::<R, STRIDE>(x, 4);
+                        dots = S::dots::<F, R, STRIDE, 1>(dots, &codes, x);
+                    }
                     for r in 0..R {
-                        let x = piece_of(x[r], first);
-                        let dot = S::dot16::<F>(S::splat(0), &codes[0], x);
-                        let dot = S::dot16::<F>(dot, &codes[1], x.add(16));
-                        sums[r] = S::add(sums[r], S::mul(dot, scale));
+                        sums[r] = S::add(sums[r], S::mul(dots[r], scale));
                     }
                 }
             }
@@ -224,6 +249,13 @@ fn shift(by: usize) -> i32 {
     i32::try_from(by).expect("shifts are below 32")
 }
 
+/// Codes times their scale.
+struct Folded;
+
+impl Codes for Folded {
+    const MAX: i32 = 45;
+}
+
 impl Codes for Q2K {
     const MAX: i32 = 3;
 }
@@ -233,6 +265,7 @@ impl Super for Q2K {
     const PIECES: usize = 1;
     const OFFSET: i32 = 0;
     const MINIMUMS: bool = true;
+    const FOLDS: bool = true;
 
     #[inline(always)]
     unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
@@ -425,16 +458,17 @@ static PARITY: [u8; 16] = {
 
 impl IntFormat for Iq2Xxs {
     type Record = Woven256;
+    const LINES: usize = 16;
 
     fn records(x: &Inputs) -> &[Woven256] {
         &x.woven
     }
 
     #[inline(always)]
-    unsafe fn step<S: Simd, const R: usize>(
+    unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: [*const Woven256; R],
+        x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 16 words and an f16, x has eight groups of 32
@@ -447,18 +481,21 @@ impl IntFormat for Iq2Xxs {
                 let codes = S::group_codes(word::<S>(words, 2 * group), signs);
                 // Twice the upper four bits, plus one.
                 let scale = S::or(S::and(S::shr(signs, 27), S::splat(0x1e)), S::splat(1));
+                // What the codes are too large by is in what the dots start from.
+                let mut dots = [S::splat(0); R];
                 for r in 0..R {
-                    let woven = (&raw const (*x[r]).codes).cast::<i8>().add(32 * group);
-                    // What the codes are too large by is in what the dot starts from.
-                    let offset = (&raw const (*x[r]).offsets).cast::<i32>().add(group);
-                    let dot = S::dot16::<Self>(S::broadcast(offset.cast()), &codes[0], woven);
-                    let dot = S::dot16::<Self>(dot, &codes[1], woven.add(16));
-                    i[r] = S::add(i[r], S::mul(dot, scale));
+                    dots[r] = S::broadcast(at::<STRIDE>(x[r], woven_words::OFFSETS + group));
+                }
+                let woven = words_at::<R, STRIDE>(x, 8 * group);
+                let dots = S::dots::<Self, R, STRIDE, 2>(dots, &codes, woven);
+                for r in 0..R {
+                    i[r] = S::add(i[r], S::mul(dots[r], scale));
                 }
             }
             let d = S::mul_f32(half::<S>(fields[1], block), S::splat_f32(0.125));
             for (r, acc) in acc.iter_mut().enumerate() {
-                *acc = scaled::<S>(d, (*x[r]).scale, i[r], *acc);
+                let scale = at::<STRIDE>(x[r], woven_words::SCALE).cast::<f32>().read_unaligned();
+                *acc = scaled::<S>(d, scale, i[r], *acc);
             }
         }
     }

@@ -1,8 +1,9 @@
 //! The loops around a tile kernel: tiles, groups, activation rows, shards, and where results go.
 
 use super::TILE_ROWS;
-use super::inputs::Inputs;
-use super::layout::{FIELDS, Plan};
+use super::inputs::{Inputs, Words};
+use super::layout::{FIELDS, LINE, Plan};
+use super::panel::{PANEL_ROWS, Panels, kernel_rows};
 use super::simd::{Simd, TileKernel};
 use ironstar_quant::{SHARDS, part_blocks};
 use std::marker::PhantomData;
@@ -52,16 +53,29 @@ pub(crate) struct Part<'a> {
     pub picks: Option<&'a [u32]>,
     /// Of each group's inputs, these: at most [`INPUTS`].
     pub inputs: Range<usize>,
+    /// The same inputs side by side, if somebody laid them out.
+    pub panels: Option<Panels<'a>>,
     /// Results.
     pub sink: Sink,
+}
+
+impl Part<'_> {
+    /// Number of a group's input in the output, and its row.
+    #[inline(always)]
+    pub fn input(&self, group: usize, input: usize) -> (usize, usize) {
+        let at = input * self.groups + group;
+        (at, self.picks.map_or(at, |picks| picks[at] as usize))
+    }
 }
 
 /// A weight format whose products are integers inside a block.
 pub(crate) trait IntFormat {
     /// A block of activations.
-    type Record;
-    /// Whether [`Simd::dot32_rows`] does its products, so that many rows at once pay.
+    type Record: Words;
+    /// Whether [`Simd::dots_signed`] does its products, so that many rows at once pay.
     const BY_ROWS: bool = false;
+    /// Cache lines of a tile's first field that a block takes.
+    const LINES: usize;
 
     /// The blocks of all rows.
     fn records(x: &Inputs) -> &[Self::Record];
@@ -71,11 +85,11 @@ pub(crate) trait IntFormat {
     ///
     /// # Safety
     /// The machine has `S`; the fields are those of a tile of this format, offset to the vector's
-    /// rows, and have `block`; `x` points to records.
-    unsafe fn step<S: Simd, const R: usize>(
+    /// rows, and have `block`; `x` are records whose words lie `STRIDE` words apart.
+    unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
-        x: [*const Self::Record; R],
+        x: [*const u8; R],
         acc: &mut [S::F; R],
     );
 }
@@ -115,7 +129,9 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
 }
 
 /// Most input rows of a part, so that they stay in the second-level cache while tiles pass by.
-pub(crate) const INPUTS: usize = 64;
+pub(crate) const INPUTS: usize = 96;
+/// How many lines of weights are asked for ahead, in bytes: what a core reads while memory answers.
+const AHEAD: usize = 4096;
 /// Bytes of a tile that stay in the first-level cache while input rows pass by.
 const RESIDENT: usize = 24 << 10;
 
@@ -183,8 +199,7 @@ impl Vector<'_> {
     /// Number of the group's input `input` in the output, and its row.
     #[inline(always)]
     fn input(&self, input: usize) -> (usize, usize) {
-        let at = input * self.part.groups + self.group;
-        (at, self.part.picks.map_or(at, |picks| picks[at] as usize))
+        self.part.input(self.group, input)
     }
 
     /// Stores the shards of one input.
@@ -284,6 +299,19 @@ unsafe fn int_inputs<S: Simd, F: IntFormat>(
 ) {
     let mut inputs = vector.part.inputs.clone();
     let mut scratch = &mut scratch[..];
+    if S::PANELS {
+        if let Some(panels) = &vector.part.panels {
+            // SAFETY: the caller's promise; the panels are those of the part's inputs.
+            return unsafe { int_panels::<S, F>(vector, panels, shards, scratch) };
+        }
+        // A small part: kernels for a few rows do.
+        // SAFETY: the caller's promise; inputs stay in the part's range.
+        unsafe {
+            while inputs.len() >= 3 {
+                scratch = int_rows::<S, F, 4>(vector, &mut inputs, &shards, scratch);
+            }
+        }
+    }
     // SAFETY: the caller's promise; inputs stay in the part's range.
     unsafe {
         while S::INT_ROWS >= 16 && F::BY_ROWS && inputs.len() >= 16 {
@@ -291,13 +319,13 @@ unsafe fn int_inputs<S: Simd, F: IntFormat>(
         }
         // What is left over is filled up to the next kernel: a weight is decoded once for all of
         // them, and that costs more than a row or two.
-        while S::INT_ROWS >= 8 && inputs.len() >= 7 {
+        while S::INT_ROWS >= 8 && !S::PANELS && inputs.len() >= 7 {
             scratch = int_rows::<S, F, 8>(vector, &mut inputs, &shards, scratch);
         }
-        if S::INT_ROWS >= 8 && inputs.len() >= 5 {
+        if S::INT_ROWS >= 8 && !S::PANELS && inputs.len() >= 5 {
             scratch = int_rows::<S, F, 6>(vector, &mut inputs, &shards, scratch);
         }
-        while inputs.len() >= 3 {
+        while !S::PANELS && inputs.len() >= 3 {
             scratch = int_rows::<S, F, 4>(vector, &mut inputs, &shards, scratch);
         }
         if inputs.len() == 2 {
@@ -327,27 +355,117 @@ unsafe fn int_rows<'a, S: Simd, F: IntFormat, const R: usize>(
     let count = inputs.len().min(R);
     let rows: [_; R] = std::array::from_fn(|r| {
         let (_, row) = vector.input(inputs.start + r.min(count - 1));
-        records[row * blocks..][..blocks].as_ptr()
+        records[row * blocks..][..blocks].as_ptr().cast()
     });
+    let first = inputs.start == vector.part.inputs.start;
     inputs.start += count;
     let (to, rest) = scratch.split_at_mut(count);
     // SAFETY: the machine has `S`; a row has `blocks` records by the slices above.
     unsafe {
-        for shard in shards.clone() {
+        let record = size_of::<F::Record>();
+        int_shards::<S, F, R, 1>(vector, rows, record, first, shards.clone(), to);
+    }
+    rest
+}
+
+/// All inputs of a part from their panels.
+///
+/// # Safety
+/// As for [`int_inputs`]; `panels` hold the part's inputs.
+#[inline(always)]
+unsafe fn int_panels<S: Simd, F: IntFormat>(
+    vector: &Vector<'_>,
+    panels: &Panels<'_>,
+    shards: Range<usize>,
+    scratch: &mut [[MaybeUninit<S::F>; SHARDS]],
+) {
+    let mut scratch = scratch;
+    let mut from = panels.of_group(vector.group);
+    let mut left = vector.part.inputs.len();
+    let mut first = true;
+    while left > 0 {
+        let count = left.min(PANEL_ROWS);
+        let to;
+        (to, scratch) = scratch.split_at_mut(count);
+        let (shards, from_rows) = (shards.clone(), from);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match kernel_rows(count) {
+                2 => int_panel::<S, F, 2>(vector, from_rows, first, shards, to),
+                3 => int_panel::<S, F, 3>(vector, from_rows, first, shards, to),
+                4 => int_panel::<S, F, 4>(vector, from_rows, first, shards, to),
+                6 => int_panel::<S, F, 6>(vector, from_rows, first, shards, to),
+                8 => int_panel::<S, F, 8>(vector, from_rows, first, shards, to),
+                10 => int_panel::<S, F, 10>(vector, from_rows, first, shards, to),
+                _ => int_panel::<S, F, PANEL_ROWS>(vector, from_rows, first, shards, to),
+            }
+        }
+        (left, first) = (left - count, false);
+        if left > 0 {
+            from = &from[PANEL_ROWS * vector.part.plan.blocks * F::Record::WORDS..];
+        }
+    }
+}
+
+/// One panel of `R` rows, of which as many count as `to` has places.
+///
+/// # Safety
+/// As for [`int_inputs`].
+#[inline(always)]
+unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize>(
+    vector: &Vector<'_>,
+    from: &[u32],
+    first: bool,
+    shards: Range<usize>,
+    to: &mut [[MaybeUninit<S::F>; SHARDS]],
+) {
+    let record = F::Record::WORDS * 4 * R;
+    let from = from[..vector.part.plan.blocks * F::Record::WORDS * R].as_ptr().cast::<u8>();
+    let mut rows = [from; R];
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = from.wrapping_add(4 * r);
+    }
+    // SAFETY: the machine has `S`; the panel has all blocks by the slice above.
+    unsafe { int_shards::<S, F, R, R>(vector, rows, record, first, shards, to) }
+}
+
+/// Some shards of `R` rows whose blocks lie `record` bytes apart; the first of them count. Asks for
+/// weights ahead if these rows are the first to meet them.
+///
+/// # Safety
+/// The machine has `S`; the vector is one of a part, which has its invariants; the rows have as many
+/// blocks as the tile, with words `STRIDE` words apart.
+#[inline(always)]
+unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>(
+    vector: &Vector<'_>,
+    rows: [*const u8; R],
+    record: usize,
+    first: bool,
+    shards: Range<usize>,
+    to: &mut [[MaybeUninit<S::F>; SHARDS]],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for shard in shards {
             let mut acc = [S::zero(); R];
-            for block in part_blocks(blocks, vector.part.shards, shard) {
+            for block in part_blocks(vector.part.plan.blocks, vector.part.shards, shard) {
+                if first {
+                    let ahead = vector.fields[0].wrapping_add(block * F::LINES * LINE + AHEAD);
+                    for line in 0..F::LINES {
+                        S::prefetch(ahead.wrapping_add(line * LINE));
+                    }
+                }
                 let mut x = rows;
                 for x in &mut x {
-                    *x = x.add(block);
+                    *x = x.add(block * record);
                 }
-                F::step::<S, R>(&vector.fields, block, x, &mut acc);
+                F::step::<S, R, STRIDE>(&vector.fields, block, x, &mut acc);
             }
             for (to, acc) in to.iter_mut().zip(acc) {
                 to[shard].write(acc);
             }
         }
     }
-    rest
 }
 
 /// Some shards of one vector of rows times all its inputs, several inputs at a time.
