@@ -8,7 +8,8 @@ mod steer;
 
 pub use bench::{Bench, Fill, Sweep as BenchSweep};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-pub use ranks::{Ranks, TransportName, Worker};
+use ironstar_engine::BackendChoice;
+pub use ranks::{RankCount, Ranks, Worker};
 pub use serve::{Replay, Serve, ThinkingName};
 use std::path::PathBuf;
 pub use steer::{Build, Place, Steer, Steering, Sweep};
@@ -215,6 +216,17 @@ pub struct Model {
     pub steering: Steering,
 }
 
+impl BackendName {
+    /// What the engine calls it.
+    pub fn choice(self) -> BackendChoice {
+        match self {
+            BackendName::Auto => BackendChoice::Auto,
+            BackendName::Cpu => BackendChoice::Cpu,
+            BackendName::Cuda => BackendChoice::Cuda,
+        }
+    }
+}
+
 /// Backends by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendName {
@@ -290,6 +302,12 @@ pub struct Inspect {
     /// Show what each of N ranks would hold of the weights
     #[arg(long, value_name = "N")]
     pub ranks: Option<usize>,
+    /// Show what each of N nodes would hold that have some of the layers each
+    #[arg(long, value_name = "N", conflicts_with_all = ["ranks", "layers"])]
+    pub stages: Option<usize>,
+    /// The same with these layers: 0-20,21-42
+    #[arg(long, value_name = "RANGES", conflicts_with = "ranks")]
+    pub layers: Option<String>,
     /// List every tensor
     #[arg(long)]
     pub tensors: bool,

@@ -2,11 +2,11 @@
 
 use crate::debug::StepPrinter;
 use crate::failure::Failure;
-use crate::flags::{self, BackendName, DebugKey, IsaName, Numerics};
+use crate::flags::{self, DebugKey, IsaName, Numerics};
 use crate::progress::Progress;
-use crate::ranks;
+use crate::ranks::{self, Group};
 use ironstar_device::Isa;
-use ironstar_engine::{BackendChoice, Engine, EngineOptions, drafter_beside};
+use ironstar_engine::{Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
 use ironstar_model::{Directions, RowStorage, SteeringScales};
 use ironstar_text::Tokenizer;
@@ -51,16 +51,10 @@ pub fn open(model: Option<&Path>, mtp_model: Option<&Path>) -> Result<Opened, Fa
 
 /// An engine as the flags want it, with the model's name.
 pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
-    if flags.ranks.ranks == 1 && flags.ranks.listen.is_some() {
-        return Err(Failure::caller("--listen waits for other ranks: say how many with --ranks N"));
-    }
+    let group = Group::of_flags(&flags.ranks)?;
     let opened = open(flags.model.as_deref(), flags.mtp_model.as_deref())?;
     let options = EngineOptions {
-        backend: match flags.backend {
-            BackendName::Auto => BackendChoice::Auto,
-            BackendName::Cpu => BackendChoice::Cpu,
-            BackendName::Cuda => BackendChoice::Cuda,
-        },
+        backend: flags.backend.choice(),
         kernel_cache: kernel_cache(),
         threads: flags.threads.map_or(0, usize::from),
         isa: flags.isa.map(isa),
@@ -79,13 +73,23 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         bar.at(progress.bytes_done as u64);
     };
     let drafter = opened.drafter.as_ref();
-    let mut engine = if flags.ranks.ranks == 1 {
-        Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress)
-    } else {
-        let options =
-            EngineOptions { threads: flags.threads.map_or(cores(), usize::from), ..options };
-        let backend = ranks::lead(flags, &opened, &options)?;
-        Engine::on_backend(backend, &opened.gguf, drafter, options, &mut on_progress)
+    let shared =
+        EngineOptions { threads: flags.threads.map_or(cores(), usize::from), ..options.clone() };
+    let mut engine = match &group.layers {
+        None if group.ranks == 1 => {
+            Engine::from_gguf(&opened.gguf, drafter, options, &mut on_progress)
+        }
+        None => {
+            let backend = ranks::lead(flags, &group, &opened, &shared)?;
+            Engine::on_backend(backend, &opened.gguf, drafter, shared, &mut on_progress)
+        }
+        Some(layers) => {
+            let (pipeline, bytes, threads) =
+                ranks::lead_pipeline(flags, &group, layers, &opened, &shared)?;
+            let options = EngineOptions { threads, ..shared };
+            let node = (pipeline, bytes);
+            Engine::on_pipeline(node, &opened.gguf, drafter, options, &mut on_progress)
+        }
     }
     .map_err(|error| in_file(&opened.name, from_engine(error)))?;
     engine.meet(ranks::LOADING).map_err(from_engine)?;

@@ -44,7 +44,17 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
-    match cli.command.unwrap_or_else(|| Command::Run(Box::new(cli.run))) {
+    let mut command = cli.command.unwrap_or_else(|| Command::Run(Box::new(cli.run)));
+    if command.asks_for_launch() {
+        let text = |name: std::ffi::OsString| name.into_string().ok();
+        let variables =
+            std::env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?)));
+        let launch = ironstar_cluster::launch(&variables.collect()).map_err(ranks::failure)?;
+        if let Some(worker) = command.set_launch(launch) {
+            return commands::worker::run(&worker);
+        }
+    }
+    match command {
         Command::Quantize(flags) => commands::quantize::run(&flags),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -5,9 +5,15 @@ use crate::control::{Formed, Hub, Member, Settings, Transport};
 use crate::error::Error;
 use crate::mesh::Mesh;
 use crate::profile::GateProfile;
-use crate::stream::Stream;
+use crate::stream::{Record, Stream};
 use ironstar_device::{Exchange, ExchangeError, GateCounts, GateKind};
+use std::any::Any;
 use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How long bytes of another rank are waited for: what it computes before it sends them may be
+/// long. One that is gone or stands still is noticed on the control connection long before.
+const RECORD: Duration = Duration::from_secs(120);
 
 /// One rank's end of a group over real links.
 pub struct Cluster {
@@ -18,6 +24,10 @@ pub struct Cluster {
     counts: GateCounts,
     profile: GateProfile,
     committed: u64,
+    /// Records that this end has given.
+    records: u64,
+    /// Ends behind the links.
+    kept: Option<Box<dyn Any + Send>>,
 }
 
 enum Role {
@@ -57,6 +67,29 @@ impl Cluster {
             sum.add(kind, *self.mesh.profile().of(kind));
         }
         sum
+    }
+
+    /// Keeps something as long as this end of the group lives, and lets it go after the links: what
+    /// looks after the other ranks' processes.
+    #[must_use]
+    pub fn keeping(mut self, kept: impl Any + Send) -> Self {
+        self.kept = Some(Box::new(kept));
+        self
+    }
+
+    /// Whether every two ranks have a stream of records ([`Settings::streams`] of rank 0).
+    #[must_use]
+    pub fn has_streams(&self) -> bool {
+        self.streams.iter().any(Option::is_some)
+    }
+
+    fn stream(&self, rank: usize) -> Result<&Stream, ExchangeError> {
+        self.mesh.watch().error().map_or(Ok(()), Err)?;
+        let stream = self.streams.get(rank).and_then(Option::as_ref);
+        stream.ok_or_else(|| ExchangeError::Misuse {
+            found: format!("bytes for or of rank {rank} without a stream"),
+            wanted: "rank 0 must ask for streams when it makes the group".into(),
+        })
     }
 
     /// The last step that all ranks had committed when this epoch began.
@@ -102,7 +135,7 @@ impl Cluster {
     fn new(role: Role, formed: Formed) -> Self {
         let (counts, profile) = (GateCounts::default(), GateProfile::default());
         let Formed { mesh, streams, committed } = formed;
-        Self { role, mesh, streams, counts, profile, committed }
+        Self { role, mesh, streams, counts, profile, committed, records: 0, kept: None }
     }
 }
 
@@ -125,6 +158,17 @@ impl Exchange for Cluster {
 
     fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), ExchangeError> {
         self.mesh.broadcast(bytes)
+    }
+
+    fn send(&mut self, to: usize, bytes: Vec<u8>) -> Result<(), ExchangeError> {
+        let tag = self.records;
+        self.stream(to)?.send(Record { tag, bytes }, RECORD)?;
+        self.records += 1;
+        Ok(())
+    }
+
+    fn receive(&mut self, from: usize) -> Result<Vec<u8>, ExchangeError> {
+        Ok(self.stream(from)?.receive(RECORD)?.bytes)
     }
 
     fn abort(&mut self, reason: &str) {

@@ -112,7 +112,14 @@ pub fn launch(variables: &BTreeMap<String, String>) -> Result<Option<Launch>, Er
             })?
         }
     };
+    let port = beside_store(port, variables);
     Ok(Some(Launch { rank, ranks, host, port, launcher: contract.launcher }))
+}
+
+/// Where torchrun keeps a store of its own on the port that it names, the next one is ours.
+fn beside_store(port: u16, variables: &BTreeMap<String, String>) -> u16 {
+    let is_taken = variables.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|v| v == "True");
+    if is_taken { port.checked_add(1).unwrap_or(DEFAULT_PORT) } else { port }
 }
 
 fn is_ours(contract: &Contract, variables: &BTreeMap<String, String>) -> bool {

@@ -1,5 +1,6 @@
-//! What the ranks of a group say to each other: gates of fixed size in a fixed order, and the
-//! bytes of rank 0 to all. Transports move bytes; nobody else's reduction adds our numbers.
+//! What the ranks of a group say to each other: gates of fixed size in a fixed order, the bytes of
+//! rank 0 to all, and bytes from one to another. Transports move bytes; nobody else's reduction adds
+//! our numbers.
 //!
 //! Every rank passes the same gates in the same order, each once with [`Exchange::post`] and once
 //! with [`Exchange::wait`]; between them it may compute. A gate that fails leaves the group broken:
@@ -150,6 +151,14 @@ pub trait Exchange: Send {
     /// Gives rank 0's `bytes` to all others, whose own are replaced. Not a gate: rank 0 goes on at
     /// once, and the others wait as long as rank 0 lives, since a server may be idle for hours.
     fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), ExchangeError>;
+
+    /// Gives bytes to one other rank, behind what it was given before; not a gate. Returns when
+    /// they are queued. The queue is bounded, and so is the wait for room in it.
+    fn send(&mut self, to: usize, bytes: Vec<u8>) -> Result<(), ExchangeError>;
+
+    /// The next bytes that a rank gave to this one with [`Exchange::send`]. The wait is bounded, by
+    /// more than a gate's: what they depend on may take long to compute.
+    fn receive(&mut self, from: usize) -> Result<Vec<u8>, ExchangeError>;
 
     /// Breaks the group and tells the others why, so that nobody waits for a deadline.
     fn abort(&mut self, reason: &str);

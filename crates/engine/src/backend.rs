@@ -23,48 +23,86 @@ pub enum BackendChoice {
 /// Room that is kept beside the weights for states, scratch and the driver.
 const RESERVE_BYTES: u64 = 2 << 30;
 
+/// Bytes of weights: what the processor needs, which counts what tensors share once, and a card.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    host: u64,
+    card: u64,
+}
+
+impl Need {
+    /// A part of a model that takes so many bytes.
+    pub fn of_bytes(bytes: u64) -> Need {
+        Need { host: bytes, card: bytes.saturating_add(RESERVE_BYTES) }
+    }
+}
+
+/// What all weights of these files need.
+pub(crate) fn needs(files: &[&Gguf]) -> Result<Need, Error> {
+    let mut card = RESERVE_BYTES;
+    for file in files {
+        for tensor in file.tensors() {
+            card = card.saturating_add(file.bytes(tensor)?.len() as u64);
+        }
+    }
+    Ok(Need { host: weight_bytes(files)?, card })
+}
+
 /// A backend, and why it is not a better one where that is worth saying.
 pub(crate) struct Opened {
     pub backend: Box<dyn Backend>,
     pub note: Option<String>,
 }
 
-/// Opens the backend that the options name for these files.
-pub(crate) fn open(options: &EngineOptions, files: &[&Gguf]) -> Result<Opened, Error> {
+/// The backend that the options name, for a part of a model that takes so many bytes; and why it is
+/// not a better one, where that is worth saying.
+pub fn open_backend(
+    options: &EngineOptions,
+    weight_bytes: u64,
+) -> Result<(Box<dyn Backend>, Option<String>), Error> {
+    let Opened { backend, note } = open(options, Need::of_bytes(weight_bytes))?;
+    Ok((backend, note))
+}
+
+/// Opens the backend that the options name for such weights.
+pub(crate) fn open(options: &EngineOptions, need: Need) -> Result<Opened, Error> {
     let devices = match options.backend {
-        BackendChoice::Cpu => return cpu(options, files),
+        BackendChoice::Cpu => return cpu(options, need),
         BackendChoice::Cuda => cuda_devices()?,
         BackendChoice::Auto => cuda_devices().unwrap_or_default(),
     };
     let on_card = || Ok(Opened { backend: cuda(options)?, note: None });
     match (options.backend, devices.first()) {
-        (BackendChoice::Auto, None) => cpu(options, files),
+        (BackendChoice::Auto, None) => cpu(options, need),
         (BackendChoice::Auto, Some(device)) => {
-            room(device, files).and_then(|()| on_card()).or_else(|error| {
+            room(device, need).and_then(|()| on_card()).or_else(|error| {
                 let why = format!("runs on the processor, not on {}: {error}", device.name);
-                let opened = cpu(options, files)?;
+                let opened = cpu(options, need)?;
                 let note = [Some(why), opened.note].into_iter().flatten().collect::<Vec<_>>();
                 Ok(Opened { note: Some(note.join("; ")), ..opened })
             })
         }
         (_, device) => {
-            device.map_or(Ok(()), |device| room(device, files))?;
+            device.map_or(Ok(()), |device| room(device, need))?;
             on_card()
         }
     }
 }
 
-fn cpu(options: &EngineOptions, files: &[&Gguf]) -> Result<Opened, Error> {
-    let note = host_memory().map_or(Ok(None), |memory| host_room(memory, files))?;
+fn cpu(options: &EngineOptions, need: Need) -> Result<Opened, Error> {
+    let note = check_host(need.host)?;
     let (threads, isa, float_products) = (options.threads, options.isa, options.float_products);
     let backend = Box::new(Cpu::new(CpuConfig { threads, isa, float_products })?);
     Ok(Opened { backend, note })
 }
 
-/// Refuses weights that the machine cannot hold, before anything is loaded, and warns of those for
-/// which something else must be pushed out.
-fn host_room(memory: HostMemory, files: &[&Gguf]) -> Result<Option<String>, Error> {
-    let wanted = weight_bytes(files)?;
+/// Refuses so many bytes of weights if this machine cannot hold them, before anything is loaded;
+/// gives a warning where something else must be pushed out for them.
+pub fn check_host(weight_bytes: u64) -> Result<Option<String>, Error> {
+    host_memory().map_or(Ok(None), |memory| host_room(memory, weight_bytes))
+}
+
+fn host_room(memory: HostMemory, wanted: u64) -> Result<Option<String>, Error> {
     if wanted > memory.most {
         let found = format!("a processor with {} of memory", gib(memory.most));
         let needed = gib(wanted);
@@ -105,14 +143,8 @@ fn cuda(options: &EngineOptions) -> Result<Box<dyn Backend>, Error> {
 }
 
 /// Refuses models that do not fit, before anything is loaded.
-fn room(device: &CudaDevice, files: &[&Gguf]) -> Result<(), Error> {
-    let mut bytes = RESERVE_BYTES;
-    for file in files {
-        for tensor in file.tensors() {
-            bytes = bytes.saturating_add(file.bytes(tensor)?.len() as u64);
-        }
-    }
-    fits(&device.name, bytes, device.memory_free)
+fn room(device: &CudaDevice, need: Need) -> Result<(), Error> {
+    fits(&device.name, need.card, device.memory_free)
 }
 
 fn fits(name: &str, bytes: u64, free: u64) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use ironstar_device::{Backend, Counters, Isa, Step};
 use ironstar_gguf::{Gguf, Metadata};
 use ironstar_model::{
     BLOCK_TOKENS, Directions, LogitsFor, Model, Observer, Options as ModelOptions, Output,
-    Progress, RowStorage, State, SteeringScales, Wanted,
+    Pipeline, Progress, RowStorage, State, SteeringScales, Wanted,
 };
 use ironstar_text::{PRE_TOKENIZER, Parts, Tokenizer};
 use std::path::{Path, PathBuf};
@@ -143,17 +143,43 @@ impl Engine {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Engine, Error> {
         let files: Vec<&Gguf> = std::iter::once(gguf).chain(drafter).collect();
-        let backend::Opened { backend, note } = backend::open(&options, &files)?;
+        let backend::Opened { backend, note } = backend::open(&options, backend::needs(&files)?)?;
         let mut engine = Engine::on_backend(backend, gguf, drafter, options, progress)?;
+        engine.backend_note = note;
+        Ok(engine)
+    }
+
+    /// Rank 0 of a pipeline, whose layers take so many bytes, on the backend that the options name.
+    pub fn on_pipeline(
+        (pipeline, weight_bytes): (Pipeline, u64),
+        gguf: &Gguf,
+        drafter: Option<&Gguf>,
+        options: EngineOptions,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Engine, Error> {
+        let backend::Opened { backend, note } =
+            backend::open(&options, backend::Need::of_bytes(weight_bytes))?;
+        let pipeline = Some(pipeline);
+        let mut engine = Engine::assemble(backend, pipeline, (gguf, drafter), options, progress)?;
         engine.backend_note = note;
         Ok(engine)
     }
 
     /// Opens a model on a given backend; what the options say of backends is not used.
     pub fn on_backend(
-        mut backend: Box<dyn Backend>,
+        backend: Box<dyn Backend>,
         gguf: &Gguf,
         drafter: Option<&Gguf>,
+        options: EngineOptions,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Engine, Error> {
+        Engine::assemble(backend, None, (gguf, drafter), options, progress)
+    }
+
+    fn assemble(
+        mut backend: Box<dyn Backend>,
+        pipeline: Option<Pipeline>,
+        (gguf, drafter): (&Gguf, Option<&Gguf>),
         options: EngineOptions,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Engine, Error> {
@@ -163,7 +189,8 @@ impl Engine {
         }
         let has_tokens = gguf.metadata().get(TOKENS_KEY).is_some();
         let tokenizer = has_tokens.then(|| tokenizer(gguf)).transpose()?.map(Arc::new);
-        let model = Model::load(gguf, drafter, backend.as_mut(), options.model(), progress)?;
+        let (device, model_options) = (backend.as_mut(), options.model());
+        let model = Model::load_node(gguf, drafter, device, model_options, pipeline, progress)?;
         let (found, rows) = (tokenizer.as_ref().map(|t| t.vocab_size()), model.shape().vocabulary);
         if let Some(tokenizer) = found.and_then(|f| usize::try_from(f).ok()).filter(|f| *f > rows) {
             return Err(Error::Tokenizer { tokenizer, model: rows });

@@ -56,7 +56,7 @@ mod speculation;
 mod spelled;
 pub mod store;
 
-pub use backend::BackendChoice;
+pub use backend::{BackendChoice, check_host, open_backend};
 pub use cancel::CancelFlag;
 pub use draft::{Speculation, SpeculationReport};
 pub use engine::{DrafterChoice, Engine, EngineOptions, drafter_beside, named_beside, tokenizer};

@@ -258,7 +258,8 @@ impl Session {
 
     /// How many evaluated tokens are the first ones of `tokens`.
     fn common(&self, tokens: &[u32]) -> usize {
-        let live = &self.timeline[..self.position()];
+        let there = if self.state().is_lost() { 0 } else { self.position() };
+        let live = &self.timeline[..there];
         live.iter().zip(tokens).take_while(|(a, b)| a == b).count()
     }
 
@@ -271,6 +272,7 @@ impl Session {
         tokens: &[u32],
         most: usize,
     ) -> Result<usize, Error> {
+        engine.model.look();
         let (position, common) = (self.position(), self.common(tokens));
         let there = common == position && position <= most;
         let live = if there && (position < tokens.len() || self.logits_at == position) {
@@ -461,7 +463,9 @@ impl Session {
     /// After a failure: a state that the rings no longer hold goes to 0, from where stored ones are
     /// found; so does one that was just restored, which is not trusted again.
     pub(crate) fn recover(&mut self) {
-        let suspect = self.restored.take();
+        // Where a node of a pipeline has gone, what was restored is not at fault.
+        let is_lost = self.state().is_lost();
+        let suspect = self.restored.take().filter(|_| !is_lost);
         self.forgiven = suspect.is_some();
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         suspects.extend(suspect);

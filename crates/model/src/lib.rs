@@ -28,7 +28,9 @@ mod steering;
 #[doc(hidden)]
 pub mod testing;
 
-pub use deepseek_v4::{BLOCK_TOKENS, Followed, Model, Shape, State};
+pub use deepseek_v4::{
+    BLOCK_TOKENS, Followed, Model, Pipeline, Shape, Stages, State, Wire, balanced_stages,
+};
 pub use error::{Blame, Error};
 pub use fingerprint::Fingerprint;
 pub use ironstar_device::{ROLLBACK_ROWS, Span, Step};

@@ -3,14 +3,12 @@
 use crate::failure::Failure;
 use crate::flags::Inspect;
 use crate::progress::Progress;
+use crate::ranks::{self, Layers};
 use crate::{loading, print};
-use ironstar_device::Part;
 use ironstar_gguf::{Gguf, Metadata, TensorKind, Value};
 use ironstar_model::deepseek_v4::shape::ARCHITECTURE;
-use ironstar_model::deepseek_v4::{
-    SparkShape, drafter_specs, rank_plan, tensor_specs, weight_plan,
-};
-use ironstar_model::{Model, Options, PlanLine, Shape};
+use ironstar_model::deepseek_v4::{SparkShape, drafter_specs, tensor_specs, weight_plan};
+use ironstar_model::{Model, Options, PlanLine, Shape, Stages};
 use ironstar_quant::Format;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -50,6 +48,8 @@ struct Session {
     plan: Vec<PlanLine>,
     /// Weights on each rank.
     parts: Vec<Vec<PlanLine>>,
+    /// Layers of each, where they are cut.
+    stages: Option<Stages>,
 }
 
 impl Session {
@@ -63,8 +63,16 @@ impl Session {
             )));
         }
         let plan = memory_plan(opened, &shape, context)?;
-        let parts = rank_plans(opened, &shape, flags.ranks.unwrap_or(1))?;
-        Ok(Session { shape, plan, parts })
+        let cut = flags.layers.as_deref().map(Stages::parse).transpose();
+        let cut = cut.map_err(loading::from_model)?;
+        let nodes = cut.as_ref().map(Stages::count).or(flags.stages);
+        let layers = Layers { cut, ..Layers::default() };
+        let stages = nodes.map(|nodes| ranks::stages(opened, nodes, &layers)).transpose()?;
+        let parts = match &stages {
+            Some(stages) => ranks::stage_plans(opened, stages)?,
+            None => ranks::rank_plans(opened, flags.ranks.unwrap_or(1))?,
+        };
+        Ok(Session { shape, plan, parts, stages })
     }
 }
 
@@ -106,14 +114,16 @@ fn text(opened: &loading::Opened, session: Option<&Session>, flags: &Inspect) ->
             let _ = writeln!(text, "  {key:<46} {}", shown(value));
         }
     }
-    if let Some(Session { plan, parts, .. }) = session {
+    if let Some(Session { plan, parts, stages, .. }) = session {
         let _ = writeln!(text, "\nMemory for a session of {} tokens", flags.ctx);
         for line in plan {
             let _ = writeln!(text, "  {:<28} {:>12}", line.what, mib(line.bytes));
         }
         let sum = plan.iter().map(|line| line.bytes).sum();
         let _ = writeln!(text, "  {:<28} {:>12}", "in all", mib(sum));
-        if parts.len() > 1 {
+        if let Some(stages) = stages {
+            show_stages(&mut text, stages, parts);
+        } else if parts.len() > 1 {
             show_parts(&mut text, parts);
         }
     }
@@ -175,30 +185,6 @@ fn damaged(format: Format, bytes: &[u8]) -> Option<(usize, usize)> {
     found
 }
 
-/// What each rank holds of the weights, the next-token block included.
-fn rank_plans(
-    opened: &loading::Opened,
-    shape: &Shape,
-    ranks: usize,
-) -> Result<Vec<Vec<PlanLine>>, Failure> {
-    let all = |rank: usize| -> Result<Vec<PlanLine>, ironstar_model::Error> {
-        let part = Part { rank, ranks };
-        let mut lines = rank_plan(&opened.gguf, shape, &tensor_specs(shape), part)?;
-        if let Some(drafter) = &opened.drafter {
-            let specs = match SparkShape::from_gguf(drafter, shape)? {
-                Some(spark) => spark.specs_in(drafter, shape),
-                None => drafter_specs(shape),
-            };
-            let more = rank_plan(drafter, shape, &specs, part)?;
-            lines.iter_mut().zip(more).for_each(|(line, more)| line.bytes += more.bytes);
-        }
-        Ok(lines)
-    };
-    // The first one also refuses counts that cannot be, so the list is never long.
-    all(0).map_err(loading::from_model)?;
-    (0..ranks).map(|rank| all(rank).map_err(loading::from_model)).collect()
-}
-
 /// One line a class of tensors, the smallest and the largest rank of each.
 fn show_parts(text: &mut String, parts: &[Vec<PlanLine>]) {
     let _ = writeln!(text, "\nWeights on each of {} ranks", parts.len());
@@ -212,6 +198,19 @@ fn show_parts(text: &mut String, parts: &[Vec<PlanLine>]) {
         let (least, most) = (least.copied().unwrap_or(0), most.copied().unwrap_or(0));
         let range = if least == most { String::new() } else { format!("{} to ", mib(least)) };
         let _ = writeln!(text, "  {what:<56} {:>12}", format!("{range}{}", mib(most)));
+    }
+}
+
+/// A block of lines for each node of a pipeline.
+fn show_stages(text: &mut String, stages: &Stages, parts: &[Vec<PlanLine>]) {
+    for (node, part) in parts.iter().enumerate() {
+        let range = stages.range(node);
+        let _ =
+            writeln!(text, "\nWeights on node {node}: layers {} to {}", range.start, range.end - 1);
+        for line in part.iter().filter(|line| line.bytes > 0) {
+            let _ = writeln!(text, "  {:<56} {:>12}", line.what, mib(line.bytes));
+        }
+        let _ = writeln!(text, "  {:<56} {:>12}", "in all", mib(ranks::sum(part)));
     }
 }
 
@@ -274,6 +273,7 @@ fn json(opened: &loading::Opened, session: Option<&Session>, flags: &Inspect) ->
         "tensors": tensors,
         "memory": memory,
         "ranks": parts,
+        "layers": session.and_then(|session| session.stages.as_ref()).map(Stages::to_string),
     });
     format!("{object}\n")
 }

@@ -1,13 +1,14 @@
 //! `ironstar worker`: a rank that follows another process.
 
 use crate::failure::Failure;
-use crate::flags::{Numerics, Worker};
-use crate::{loading, ranks};
+use crate::flags::{BackendName, Numerics, Worker};
+use crate::loading::{self, Opened};
+use crate::ranks::{self, Place};
 use ironstar_cluster::{Cluster, Member};
-use ironstar_device::{Cpu, CpuConfig};
-use ironstar_model::{Followed, Model, Options};
+use ironstar_device::{Backend, Cpu, CpuConfig, ExchangeError};
+use ironstar_engine::{EngineOptions, open_backend};
+use ironstar_model::{Followed, Model, Options, Pipeline};
 use std::io::Read;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// How long a try to come together may take, before it is looked whether that still makes sense.
@@ -20,17 +21,17 @@ pub fn run(flags: &Worker) -> Result<(), Failure> {
     if flags.tied {
         end_with_input()?;
     }
+    let place = Place::of_flags(flags)?;
     let opened = loading::open(flags.model.as_deref(), flags.mtp_model.as_deref())?;
-    let settings = ranks::settings(&opened, flags.rank_key_file.as_deref(), FORM)?;
-    let member = Member::new(address(&flags.join)?, flags.rank, None, settings);
+    let settings = ranks::settings(&opened, &place.group, FORM)?;
+    let member = Member::new(place.join, place.rank, place.ranks, settings);
     let cluster = Cluster::join(member.map_err(ranks::failure)?).map_err(ranks::failure)?;
-    let config = CpuConfig {
-        threads: flags.threads.map_or(0, usize::from),
-        isa: flags.isa.map(loading::isa),
-        float_products: flags.numerics != Numerics::Quantized,
+    let (mut backend, pipeline) = if cluster.has_streams() {
+        let (backend, pipeline) = node(flags, &opened, cluster)?;
+        (backend, Some(pipeline))
+    } else {
+        (rank(flags, &opened, cluster)?, None)
     };
-    let cpu = Cpu::new(config).map_err(|error| Failure::environment(error.to_string()))?;
-    let mut cpu = cpu.with_exchange(Box::new(cluster));
     let options = Options {
         round_trips: flags.numerics != Numerics::Exact,
         rows: loading::rows(flags.numerics),
@@ -38,9 +39,10 @@ pub fn run(flags: &Worker) -> Result<(), Failure> {
     };
     let drafter = opened.drafter.as_ref();
     let named = |error| loading::in_file(&opened.name, loading::from_model(error));
-    let model = Model::load(&opened.gguf, drafter, &mut cpu, options, &mut |_| {});
+    let device = backend.as_mut();
+    let model = Model::load_node(&opened.gguf, drafter, device, options, pipeline, &mut |_| {});
     let mut model = model.map_err(named)?;
-    let mut waiting: Option<Instant> = None;
+    let mut patience = Patience::new(flags.tied);
     let mut on_event = |event: Followed| {
         let tell = |text: &str| {
             // Rank 0 tells the same where it has started this process.
@@ -51,25 +53,79 @@ pub fn run(flags: &Worker) -> Result<(), Failure> {
         match event {
             Followed::Broken(reason) => tell(&format!("the group broke: {reason}")),
             Followed::Epoch(epoch) => {
-                waiting = None;
+                patience.since = None;
                 tell(&format!("the group goes on, in epoch {epoch}"));
             }
-            Followed::Waiting(_) => {
-                let since = waiting.get_or_insert_with(Instant::now);
-                return flags.tied || since.elapsed() < PATIENCE;
-            }
+            Followed::Waiting(_) => return patience.lasts(),
         }
         true
     };
-    model.follow(&mut cpu, &mut on_event).map_err(loading::from_model)
+    model.follow(backend.as_mut(), &mut on_event).map_err(loading::from_model)
 }
 
-fn address(text: &str) -> Result<SocketAddr, Failure> {
-    let wrong = |found: String| {
-        Failure::caller(format!("--join {text}: {found}; HOST:PORT of rank 0 is wanted"))
+/// How long rank 0 is waited for.
+struct Patience {
+    tied: bool,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    fn new(tied: bool) -> Patience {
+        Patience { tied, since: None }
+    }
+
+    /// Whoever is tied to rank 0 ends with it, and not before.
+    fn lasts(&mut self) -> bool {
+        let since = self.since.get_or_insert_with(Instant::now);
+        self.tied || since.elapsed() < PATIENCE
+    }
+}
+
+/// A rank with a part of every layer.
+fn rank(flags: &Worker, opened: &Opened, cluster: Cluster) -> Result<Box<dyn Backend>, Failure> {
+    let exchange: Box<dyn ironstar_device::Exchange> = Box::new(cluster);
+    let plans = ranks::rank_plans(opened, exchange.ranks())?;
+    if !flags.tied {
+        ranks::check_memory(plans.iter().skip(exchange.rank()).take(1))?;
+    }
+    let config = CpuConfig {
+        threads: flags.threads.map_or(0, usize::from),
+        isa: flags.isa.map(loading::isa),
+        float_products: flags.numerics != Numerics::Quantized,
     };
-    let mut all = text.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
-    all.next().ok_or_else(|| wrong("no address".into()))
+    let cpu = Cpu::new(config).map_err(|error| Failure::environment(error.to_string()))?;
+    Ok(Box::new(cpu.with_exchange(exchange)))
+}
+
+/// A node with some of the layers, which rank 0 names.
+fn node(
+    flags: &Worker,
+    opened: &Opened,
+    cluster: Cluster,
+) -> Result<(Box<dyn Backend>, Pipeline), Failure> {
+    let mut patience = Patience::new(flags.tied);
+    let mut goes_on = |_: &ExchangeError| patience.lasts();
+    let pipeline = Pipeline::hear(Box::new(cluster), &mut goes_on).map_err(loading::from_model)?;
+    let plans = ranks::stage_plans(opened, pipeline.stages())?;
+    let bytes = plans.get(pipeline.stage()).map_or(0, |plan| ranks::sum(plan));
+    let range = pipeline.stages().range(pipeline.stage());
+    if !flags.tied {
+        let (first, last) = (range.start, range.end - 1);
+        ranks::note(&format!("has layers {first} to {last}, {} MiB of weights", bytes >> 20));
+    }
+    let options = EngineOptions {
+        backend: flags.backend.choice(),
+        kernel_cache: loading::kernel_cache(),
+        threads: flags.threads.map_or(0, usize::from),
+        isa: flags.isa.map(loading::isa),
+        float_products: flags.numerics != Numerics::Quantized,
+        ..EngineOptions::default()
+    };
+    let (backend, note) = open_backend(&options, bytes).map_err(loading::from_engine)?;
+    if let Some(note) = note.filter(|_| !flags.tied || flags.backend == BackendName::Auto) {
+        ranks::note(&note);
+    }
+    Ok((backend, pipeline))
 }
 
 /// Ends this process when its standard input does, since whoever holds the other end is gone.

@@ -1,7 +1,8 @@
 //! Flags of several ranks on one model, and of `worker`.
 
-use super::{IsaName, Numerics};
-use clap::{Args, ValueEnum};
+use super::{BackendName, Command, IsaName, Model, Numerics};
+use clap::Args;
+use ironstar_cluster::{Launch, Transport};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -9,51 +10,106 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Ranks")]
 pub struct Ranks {
-    /// Share the model among N processes (1, 2, 4 or 8), each with its part of the weights; the
-    /// answer does not depend on it. Threads are shared too
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub ranks: usize,
-    /// What carries what they say to each other
-    #[arg(long, value_name = "NAME", default_value = "shm")]
-    pub transport: TransportName,
+    /// Share the model among N processes (1, 2, 4 or 8), each with its part of every layer; the
+    /// answer does not depend on it. Threads are shared too. 'auto' is as many as torchrun, mpirun,
+    /// srun or a LeaderWorkerSet has started
+    #[arg(long, value_name = "N|auto", default_value = "1", value_parser = rank_count)]
+    pub ranks: RankCount,
+    /// Cut the model's layers into N runs of about equal size instead, each on a process of its own
+    #[arg(long, value_name = "N")]
+    pub stages: Option<usize>,
+    /// The same with these runs: 0-20,21-42
+    #[arg(long, value_name = "RANGES", conflicts_with = "stages")]
+    pub layers: Option<String>,
+    /// Bits of a value between such runs; fewer than 32 change answers
+    #[arg(long, value_name = "32|16|8", default_value = "32", value_parser = activation_bits)]
+    pub activation_bits: u32,
+    /// What carries what ranks say to each other: shm (the default where they are started here),
+    /// tcp (the default where others start them)
+    #[arg(long, value_name = "NAME", value_parser = transport)]
+    pub transport: Option<Transport>,
     /// Wait at this address for `ironstar worker --join` instead of starting the other ranks here
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
     /// The key that all ranks share, 64 hexadecimal digits in a file; needed beyond this machine
     #[arg(long, value_name = "FILE")]
     pub rank_key_file: Option<PathBuf>,
+    /// The cable between the machines is private: do not encrypt what ranks say to each other
+    #[arg(long)]
+    pub trusted_link: bool,
+    /// All of this from a file that the ranks share (docs/ranks.md)
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["ranks", "stages", "layers", "activation_bits", "transport",
+                                "listen", "trusted_link"])]
+    pub cluster: Option<PathBuf>,
+    /// What started this process, where that is asked for.
+    #[arg(skip)]
+    pub launch: Option<Launch>,
 }
 
-/// Transports by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TransportName {
-    /// Shared memory of one machine.
-    Shm,
-    /// TCP.
-    Tcp,
+/// How many ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankCount {
+    /// As a launcher says.
+    Auto,
+    /// So many.
+    Of(usize),
+}
+
+fn rank_count(text: &str) -> Result<RankCount, String> {
+    if text == "auto" {
+        return Ok(RankCount::Auto);
+    }
+    text.parse().map(RankCount::Of).map_err(|_| "a number or 'auto' is wanted".to_owned())
+}
+
+fn activation_bits(text: &str) -> Result<u32, String> {
+    let bits = text.parse().ok().filter(|bits| ironstar_model::Wire::of_bits(*bits).is_some());
+    bits.ok_or_else(|| "32, 16 or 8 is wanted".to_owned())
+}
+
+/// A transport by its name.
+pub fn transport(text: &str) -> Result<Transport, String> {
+    let found = Transport::NAMES.iter().find(|(name, _)| *name == text);
+    found.map(|(_, transport)| *transport).ok_or_else(|| {
+        let names: Vec<&str> = Transport::NAMES.iter().map(|(name, _)| *name).collect();
+        format!("one of {} is wanted", names.join(", "))
+    })
 }
 
 /// `worker`
 ///
 /// One rank of a group: it loads its part of the model that rank 0 was started with, and does what
-/// rank 0 says. It ends when rank 0 does.
+/// rank 0 says. It ends when rank 0 does. Which part that is rank 0 tells it.
 #[derive(Args, Debug)]
 pub struct Worker {
-    /// Where rank 0 waits
-    #[arg(long, value_name = "HOST:PORT")]
-    pub join: String,
+    /// Where rank 0 waits (default: as --cluster or a launcher's variables say)
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "cluster")]
+    pub join: Option<String>,
+    /// The file that the ranks share; then --rank says which of them this is
+    #[arg(long, value_name = "FILE", requires = "rank")]
+    pub cluster: Option<PathBuf>,
+    /// Where rank 0 waits, for a launcher that does not name its machine
+    #[arg(long, value_name = "ADDRESS:PORT", hide = true)]
+    pub listen: Option<SocketAddr>,
     /// Which rank to be (default: any that is free)
     #[arg(long, value_name = "N")]
     pub rank: Option<usize>,
     /// The key that all ranks share, 64 hexadecimal digits in a file
     #[arg(long, value_name = "FILE")]
     pub rank_key_file: Option<PathBuf>,
+    /// The cable between the machines is private, as on rank 0
+    #[arg(long)]
+    pub trusted_link: bool,
     /// The model, the same file as rank 0's (default: the bundled nano model)
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
     /// The next-token block (default: MODEL-mtp.gguf beside the model, if it is there)
     #[arg(long, value_name = "FILE")]
     pub mtp_model: Option<PathBuf>,
+    /// Where to run the layers of a pipeline; ranks with a part of every layer run on processors
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    pub backend: BackendName,
     /// Processor threads (default: all cores)
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -70,4 +126,69 @@ pub struct Worker {
     /// End when standard input does: whoever started it is gone
     #[arg(long, hide = true)]
     pub tied: bool,
+    /// What started this process.
+    #[arg(skip)]
+    pub launch: Option<Launch>,
+}
+
+impl Command {
+    /// Whether it wants to know what launched this process.
+    pub fn asks_for_launch(&mut self) -> bool {
+        match self {
+            Command::Worker(worker) => worker.join.is_none() && worker.cluster.is_none(),
+            other => other.model().is_some_and(|model| model.ranks.ranks == RankCount::Auto),
+        }
+    }
+
+    /// Tells it. A command of rank 0 is a worker's in the other processes of its launch.
+    pub fn set_launch(&mut self, launch: Option<Launch>) -> Option<Worker> {
+        if let Command::Worker(worker) = self {
+            worker.launch = launch;
+            return None;
+        }
+        let model = self.model()?;
+        let launch = launch?;
+        if launch.rank > 0 {
+            return Some(Worker::of_model(model, launch));
+        }
+        model.ranks.launch = Some(launch);
+        None
+    }
+
+    /// Its flags of a model that ranks may share.
+    fn model(&mut self) -> Option<&mut Model> {
+        match self {
+            Command::Run(flags) => Some(&mut flags.model),
+            Command::Serve(flags) => Some(&mut flags.model),
+            Command::Bench(flags) => Some(&mut flags.model),
+            Command::Replay(flags) => Some(&mut flags.model),
+            Command::Perplexity(flags) => Some(&mut flags.model),
+            Command::Eval(flags) => Some(&mut flags.model),
+            _ => None,
+        }
+    }
+}
+
+impl Worker {
+    /// The worker that a launcher's process is which was started by rank 0's command line.
+    pub fn of_model(model: &Model, launch: Launch) -> Worker {
+        let ranks = &model.ranks;
+        Worker {
+            join: None,
+            cluster: None,
+            listen: ranks.listen,
+            rank: None,
+            rank_key_file: ranks.rank_key_file.clone(),
+            trusted_link: ranks.trusted_link,
+            model: model.model.clone(),
+            mtp_model: model.mtp_model.clone(),
+            backend: model.backend,
+            threads: model.threads,
+            isa: model.isa,
+            numerics: model.numerics,
+            prefill_chunk: model.prefill_chunk,
+            tied: false,
+            launch: Some(launch),
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 mod common;
 mod dspark;
+mod pipeline;
 mod quantize;
 mod ranks;
 mod run;

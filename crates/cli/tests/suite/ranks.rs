@@ -4,13 +4,13 @@
 use crate::common::{failure, ironstar, text};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
-const ASK: [&str; 9] =
+pub const ASK: [&str; 9] =
     ["run", "-p", "Tell me a short story.", "--seed", "7", "-n", "24", "--threads", "2"];
 
-fn story(more: &[&str]) -> String {
+pub fn story(more: &[&str]) -> String {
     text(&ASK.iter().chain(more).copied().collect::<Vec<_>>())
 }
 
@@ -54,11 +54,16 @@ fn a_rank_that_people_start_joins() {
 }
 
 /// A server, its address, and what it says on standard error.
-struct Serving(Child, String, BufReader<ChildStderr>);
+pub struct Serving(pub Child, pub String, pub BufReader<ChildStderr>);
 
 impl Serving {
-    fn start(words: &[&str]) -> Serving {
-        let mut child = ironstar(words).stderr(Stdio::piped()).spawn().expect("the binary");
+    pub fn start(words: &[&str]) -> Serving {
+        Serving::of(ironstar(words))
+    }
+
+    /// A server that a command starts.
+    pub fn of(mut command: Command) -> Serving {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary");
         let mut errors = BufReader::new(child.stderr.take().expect("piped"));
         let mut line = String::new();
         while !line.contains("http://") {
@@ -70,7 +75,7 @@ impl Serving {
     }
 
     /// Status line and text of an answer.
-    fn ask(&self) -> (String, String) {
+    pub fn ask(&self) -> (String, String) {
         let body = r#"{"prompt":"Once upon a time","max_tokens":12,"temperature":0}"#;
         let mut stream = TcpStream::connect(&self.1).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a socket");
@@ -90,8 +95,8 @@ impl Serving {
         (head.lines().next().unwrap_or_default().to_owned(), text.to_owned())
     }
 
-    /// Process of its only other rank.
-    fn other_rank(&self) -> u32 {
+    /// Process of one of its other ranks.
+    pub fn other_rank(&self) -> u32 {
         let id = self.0.id();
         let path = format!("/proc/{id}/task");
         let tasks = std::fs::read_dir(path).expect("Linux");
@@ -117,7 +122,7 @@ fn a_killed_rank_is_started_again_and_the_next_request_is_answered() {
     let (status, text) = serving.ask();
     assert!(status.contains("200") && text.len() > 5, "{status} {text}");
     let victim = serving.other_rank();
-    let killed = std::process::Command::new("kill").args(["-9", &victim.to_string()]).status();
+    let killed = Command::new("kill").args(["-9", &victim.to_string()]).status();
     assert!(killed.expect("kill is there").success());
     let mut line = String::new();
     while !line.contains("was started again") {

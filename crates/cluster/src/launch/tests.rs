@@ -20,6 +20,9 @@ fn is(words: &str, rank: usize, ranks: usize, host: Option<&str>, port: u16, by:
 fn every_launcher_is_understood() {
     let torchrun = "RANK=1 WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=1234 LOCAL_RANK=1";
     is(torchrun, 1, 4, Some("10.0.0.1"), 1234, "torchrun");
+    // Its agent serves a store on the port that it names.
+    let agent = format!("{torchrun} TORCHELASTIC_USE_AGENT_STORE=True");
+    is(&agent, 1, 4, Some("10.0.0.1"), 1235, "torchrun");
     let open_mpi = "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2";
     is(open_mpi, 0, 2, None, DEFAULT_PORT, "Open MPI's mpirun");
     is("PMI_RANK=3 PMI_SIZE=8", 3, 8, None, DEFAULT_PORT, "MPICH's mpirun");

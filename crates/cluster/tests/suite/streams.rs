@@ -2,7 +2,7 @@
 
 use crate::support::{hub, member, on_ranks, pairs, part, settings};
 use ironstar_cluster::{Cluster, Limits, Pace, Record, Settings, Stream, Transport, Watch};
-use ironstar_device::{Exchange, ExchangeError};
+use ironstar_device::{Exchange, ExchangeError, GateKind};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ fn a_pipeline_passes_activations_along_while_gates_go_on() {
                 if let Some(up) = &up {
                     up.send(Record { tag: step, bytes }, SOON).expect("the rank above takes");
                 }
-                let gate = group.gather(ironstar_device::GateKind::Status, &[1], &mut [0; RANKS]);
+                let gate = group.gather(GateKind::Status, &[1], &mut [0; RANKS]);
                 gate.expect("all pass gates meanwhile");
             }
             sum
@@ -103,4 +103,36 @@ fn nothing_for_too_long_is_late() {
     let stream = Stream::new(1, 0, left, Pace::BLOCKING, Watch::default()).expect("a thread");
     let error = stream.receive(Duration::from_millis(30)).expect_err("nobody sends");
     assert!(matches!(error, ExchangeError::Late { rank: 1, .. }), "{error}");
+}
+
+/// The same through the interface that a model sees, between gates and in the next epoch.
+#[test]
+fn bytes_pass_between_two_ranks_through_an_exchange() {
+    let streams = Settings { streams: true, ..settings() };
+    for transport in [Transport::Tcp, Transport::Shm] {
+        on_ranks(3, transport, &streams, |mut group| {
+            assert!(group.has_streams());
+            let (rank, long) = (group.rank(), 300_000);
+            for epoch in 0..2 {
+                if rank > 0 {
+                    assert_eq!(group.receive(rank - 1).expect("it comes"), part(rank, epoch, long));
+                }
+                if rank < 2 {
+                    group.send(rank + 1, part(rank + 1, epoch, long)).expect("room");
+                }
+                let mut all = vec![0; 3];
+                let mine = [u8::try_from(rank).expect("few ranks")];
+                group.gather(GateKind::Status, &mine, &mut all).expect("all are there");
+                assert_eq!(all, [0, 1, 2]);
+                if epoch == 0 {
+                    group.reform().expect("all come");
+                }
+            }
+        });
+    }
+    on_ranks(2, Transport::Shm, &settings(), |mut group| {
+        assert!(!group.has_streams());
+        let error = group.send(1 - group.rank(), vec![1]).expect_err("none was asked for");
+        assert!(matches!(error, ExchangeError::Misuse { .. }), "{error}");
+    });
 }

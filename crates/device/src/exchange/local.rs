@@ -28,6 +28,8 @@ struct Seat {
     inbox: Vec<VecDeque<(GateKind, Arc<[u8]>)>>,
     /// What rank 0 has broadcast.
     orders: VecDeque<Arc<[u8]>>,
+    /// From each rank, what it gave to this one alone.
+    records: Vec<VecDeque<Vec<u8>>>,
 }
 
 /// A group of ranks in one process.
@@ -39,7 +41,11 @@ impl LocalGroup {
     /// `deadline`.
     #[must_use]
     pub fn new(ranks: usize, deadline: Duration) -> LocalGroup {
-        let seat = || Seat { inbox: vec![VecDeque::new(); ranks], ..Seat::default() };
+        let seat = || Seat {
+            inbox: vec![VecDeque::new(); ranks],
+            records: vec![VecDeque::new(); ranks],
+            ..Seat::default()
+        };
         let ranks = (0..ranks).map(|_| seat()).collect();
         let state = Mutex::new(State { epoch: 0, broken: None, ranks });
         LocalGroup(Arc::new(Hub { state, changed: Condvar::new(), deadline }))
@@ -230,6 +236,32 @@ impl Exchange for Local {
         Ok(())
     }
 
+    fn send(&mut self, to: usize, bytes: Vec<u8>) -> Result<(), ExchangeError> {
+        if to == self.rank || to >= self.ranks {
+            let found = format!("bytes for rank {to} of {}", self.ranks);
+            return Err(self.misuse(found, "another rank".into()));
+        }
+        let mut state = self.hub.lock();
+        state.check(self.epoch)?;
+        let me = self.rank;
+        state.ranks[to].records[me].push_back(bytes);
+        drop(state);
+        self.hub.changed.notify_all();
+        Ok(())
+    }
+
+    fn receive(&mut self, from: usize) -> Result<Vec<u8>, ExchangeError> {
+        if from == self.rank || from >= self.ranks {
+            let found = format!("bytes of rank {from} of {}", self.ranks);
+            return Err(self.misuse(found, "another rank".into()));
+        }
+        let me = self.rank;
+        let take = |state: &mut State| state.ranks[me].records[from].pop_front();
+        let late =
+            |_: &State, waited_ms| ExchangeError::Late { rank: from, waited_ms, gate: "record" };
+        self.wait_for(true, take, late)
+    }
+
     fn abort(&mut self, reason: &str) {
         let error = ExchangeError::Aborted { rank: self.rank, reason: reason.to_owned() };
         self.hub.lock().fail(error);
@@ -258,6 +290,7 @@ impl Exchange for Local {
                     seat.is_reforming = false;
                     seat.inbox.iter_mut().for_each(VecDeque::clear);
                     seat.orders.clear();
+                    seat.records.iter_mut().for_each(VecDeque::clear);
                 }
                 self.hub.changed.notify_all();
                 break;

@@ -115,3 +115,27 @@ fn a_gate_is_waited_for_before_the_next() {
     group[0].post(GateKind::Ffn, &[1]).expect("whole");
     assert!(matches!(group[0].post(GateKind::Ffn, &[1]), Err(ExchangeError::Misuse { .. })));
 }
+
+#[test]
+fn bytes_for_one_rank_come_in_order_and_end_with_their_epoch() {
+    let mut group = LocalGroup::whole(3, LONG);
+    let heard = on_all(&mut group, |local| {
+        let rank = local.rank();
+        for number in 0..5u8 {
+            let bytes = vec![number; usize::from(number)];
+            local.send((rank + 1) % 3, bytes).expect("all are there");
+        }
+        let receive = |_| local.receive((rank + 2) % 3).expect("it was sent");
+        (0..5).map(receive).collect::<Vec<_>>()
+    });
+    let wanted: Vec<Vec<u8>> = (0..5u8).map(|number| vec![number; usize::from(number)]).collect();
+    assert!(heard.iter().all(|heard| *heard == wanted));
+    group[0].send(1, vec![7]).expect("all are there");
+    let epochs = on_all(&mut group, |local| local.reform().expect("all are there"));
+    assert_eq!(epochs, [1, 1, 1]);
+    group[0].send(1, vec![8]).expect("all are there");
+    assert_eq!(group[1].receive(0).expect("it was sent"), [8], "nothing of the epoch before");
+    let error = group[2].send(2, Vec::new()).expect_err("itself");
+    assert!(matches!(error, ExchangeError::Misuse { .. }), "{error}");
+    assert!(group[0].receive(1).is_err(), "misuse breaks the group");
+}

@@ -20,7 +20,7 @@ fn weights_must_fit_the_machine() {
     assert_eq!(bytes, sum);
     assert_eq!(weight_bytes(&[&gguf, &gguf]).expect("known types"), sum, "the same data again");
 
-    let room = |most, now| host_room(HostMemory { most, now }, &[&gguf]);
+    let room = |most, now| host_room(HostMemory { most, now }, bytes);
     assert_eq!(room(bytes, Some(bytes)).expect("it fits"), None);
     assert_eq!(room(bytes, None).expect("it fits"), None);
     let note = room(bytes, Some(bytes - 1)).expect("it fits").expect("little is free");
@@ -35,9 +35,10 @@ fn choices_without_a_card() {
     if cuda_devices().is_ok_and(|devices| !devices.is_empty()) {
         return;
     }
-    let auto = open(&EngineOptions::default(), &[]).expect("the processor is always there");
+    let auto =
+        open(&EngineOptions::default(), Need::of_bytes(0)).expect("the processor is always there");
     assert_eq!((auto.backend.name(), auto.note), ("cpu", None));
     let options = EngineOptions { backend: BackendChoice::Cuda, ..EngineOptions::default() };
-    let Err(error) = open(&options, &[]) else { panic!("there is no card") };
+    let Err(error) = open(&options, Need::of_bytes(0)) else { panic!("there is no card") };
     assert!(error.to_string().contains("CUDA") || error.to_string().contains("cuda"), "{error}");
 }

@@ -103,7 +103,7 @@ pub(super) fn feed(
     pass.block(&drafter.block, &run)?;
     let place = |row: &usize| feed.rows.binary_search(row).ok();
     let inner = wanted.iter().filter_map(place).collect();
-    let mut logits = pass.logits(scratch.x, inner, &drafter.head, weights.output)?;
+    let mut logits = pass.logits(scratch.x, inner, &drafter.head, weights.output())?;
     logits.rows = wanted.into_iter().filter(|row| place(row).is_some()).collect();
     Ok(logits)
 }
@@ -194,7 +194,7 @@ fn link(
     enter(pass, weights, drafter)?;
     let run = draft_run(pass, scratch.x, vec![draft.ring]);
     pass.block(&drafter.block, &run)?;
-    pass.logits(scratch.x, vec![0], &drafter.head, weights.output)
+    pass.logits(scratch.x, vec![0], &drafter.head, weights.output())
 }
 
 /// Joins the streams in `before` with the embeddings of the step's tokens.
@@ -203,7 +203,7 @@ fn enter(pass: &mut Pass<'_>, weights: &Weights, drafter: &Mtp) -> Result<(), Er
     let (rows, streams) = (pass.rows, pass.shape.streams);
     pass.norm(s.before, rows * streams, drafter.stream_norm)?;
     pass.project(s.before, rows * streams, &[(drafter.stream_projection, s.x)])?;
-    pass.backend.embed(&Embed { table: weights.embedding, streams: 1, out: s.embedded })?;
+    pass.backend.embed(&Embed { table: weights.embedding(), streams: 1, out: s.embedded })?;
     pass.norm(s.embedded, rows, drafter.embedding_norm)?;
     pass.project(s.embedded, rows, &[(drafter.embedding_projection, s.projected)])?;
     let width = pass.shape.width;

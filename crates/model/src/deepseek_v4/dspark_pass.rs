@@ -79,7 +79,7 @@ pub(super) fn guess(
     ids[0] = anchor;
     pass.backend.begin(&Step::single(&ids, position))?;
     pass.rows = block;
-    let (table, streams) = (weights.embedding, shape.streams);
+    let (table, streams) = (weights.embedding(), shape.streams);
     pass.backend.embed(&Embed { table, streams, out: x })?;
     for (index, stage) in spark.stages.iter().enumerate() {
         let run = Run {
@@ -96,7 +96,7 @@ pub(super) fn guess(
         };
         pass.block(stage, &run)?;
     }
-    let mut logits = pass.logits(x, (0..block).collect(), &spark.head, weights.output)?;
+    let mut logits = pass.logits(x, (0..block).collect(), &spark.head, weights.output())?;
     let width = streams * shape.width;
     let mut rows = vec![0.0; block * width];
     pass.backend.read_f32(x, 0, &mut rows)?;

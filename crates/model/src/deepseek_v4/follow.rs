@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const SAVED_BYTES_MAX: usize = 16 << 20;
 
 /// No epoch.
-const NEVER: u64 = u64::MAX;
+pub(super) const NEVER: u64 = u64::MAX;
 
 /// In which epoch the others know something.
 #[derive(Debug)]
@@ -35,11 +35,11 @@ impl Default for Known {
 }
 
 impl Known {
-    fn is(&self, epoch: u64) -> bool {
+    pub fn is(&self, epoch: u64) -> bool {
         self.0.load(Ordering::Relaxed) == epoch
     }
 
-    fn set(&self, epoch: u64) {
+    pub fn set(&self, epoch: u64) {
         self.0.store(epoch, Ordering::Relaxed);
     }
 
@@ -81,7 +81,7 @@ impl Model {
     /// Whether this device computes with others.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        self.part.ranks
+        self.kept.pipe.as_ref().map_or(self.part.ranks, |pipe| pipe.stages.count())
     }
 
     /// Gates that the backend's rank has passed.
@@ -93,6 +93,9 @@ impl Model {
     /// On rank 0: waits until all ranks have loaded the same model, for as long as `patience`;
     /// they may take minutes.
     pub fn meet(&self, backend: &mut dyn Backend, patience: Duration) -> Result<(), Error> {
+        if let Some(pipe) = &self.kept.pipe {
+            return pipe.meet(&self.meeting(), patience);
+        }
         let start = Instant::now();
         loop {
             match self.prepare(backend, &[]) {
@@ -107,7 +110,9 @@ impl Model {
 
     /// On rank 0: ends the others' [`Model::follow`].
     pub fn dismiss(&self, backend: &mut dyn Backend) {
-        if let Some(exchange) = backend.exchange().filter(|exchange| exchange.rank() == 0) {
+        if let Some(pipe) = &self.kept.pipe {
+            pipe.dismiss();
+        } else if let Some(exchange) = backend.exchange().filter(|exchange| exchange.rank() == 0) {
             // Who does not hear it is gone, or will see that this rank is.
             let _gone = exchange.broadcast(&mut Order::Stop.encode());
         }
@@ -134,6 +139,10 @@ impl Model {
 
     /// After a failure inside a pass: the others must not wait at a gate for this rank.
     pub(super) fn give_up(&self, backend: &mut dyn Backend, error: &Error) {
+        if let Some(pipe) = &self.kept.pipe {
+            pipe.broke(error);
+            return;
+        }
         let by_group = matches!(error, Error::Device(DeviceError::Exchange(_)));
         if let Some(exchange) = backend.exchange().filter(|_| !by_group && self.part.ranks > 1) {
             exchange.abort(&error.to_string());
@@ -178,11 +187,8 @@ impl Model {
     }
 
     /// What all ranks must have in common.
-    fn meeting(&self) -> Vec<u8> {
-        let mut all = self.kept.identity();
-        let rows = u64::try_from(self.kept.options.step_rows_max).unwrap_or(u64::MAX);
-        all.extend_from_slice(&rows.to_le_bytes());
-        all
+    pub(super) fn meeting(&self) -> Vec<u8> {
+        self.kept.meeting()
     }
 
     /// On every rank but 0: does what rank 0 orders, until it says that nothing follows, or
@@ -193,6 +199,9 @@ impl Model {
         backend: &mut dyn Backend,
         on_event: &mut dyn FnMut(Followed) -> bool,
     ) -> Result<(), Error> {
+        if self.kept.pipe.is_some() {
+            return self.follow_pipe(backend, on_event);
+        }
         let mut held = Held::default();
         loop {
             let end = match self.obey_one(backend, &mut held) {
@@ -250,6 +259,11 @@ impl Model {
                 states.extend(ids.into_iter().zip(mine));
                 made?;
             }
+            Order::Plan { .. } | Order::Save { .. } | Order::Load { .. } | Order::Look => {
+                let (found, wanted) = ("an order of a pipeline".to_owned(), "for ranks".to_owned());
+                let error = ExchangeError::Wrong { rank: 0, found, wanted };
+                return Err(DeviceError::from(error).into());
+            }
             Order::Draft { id, position, token, most } => {
                 let state = states.get_mut(&id).ok_or_else(|| unknown(id))?;
                 state.go_to(position)?;
@@ -288,6 +302,11 @@ impl Model {
 }
 
 impl State {
+    /// [`State::go_to`] on a node of a pipeline, where rank 0 may have gone back to 0 unheard.
+    pub(super) fn go_there(&mut self, position: usize) -> Result<(), Error> {
+        if position == 0 { self.truncate(0) } else { self.go_to(position) }
+    }
+
     /// To the position at which rank 0's state stands: rows of the last step are kept, or taken
     /// back.
     fn go_to(&mut self, position: usize) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 
 use super::dspark::SparkShape;
 use super::part::{Piece, check_ranks, check_tensor, cut};
+use super::pipeline::Pipe;
 use super::shape::Shape;
 use super::weights::{Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
 use crate::{Error, Fingerprint, Progress};
@@ -21,11 +22,26 @@ const FLOATS: [Format; 3] = [Format::F32, Format::F16, Format::Bf16];
 /// The backbone around its layers.
 pub(super) struct Weights {
     /// [vocabulary, d]
-    pub embedding: Matrix,
-    pub layers: Vec<Block>,
-    pub head: Head,
+    embedding: Option<Matrix>,
+    /// Those that this node has, with their numbers.
+    pub layers: Vec<(usize, Block)>,
+    head: Option<Head>,
     /// [vocabulary, d]
-    pub output: Matrix,
+    output: Option<Matrix>,
+}
+
+impl Weights {
+    pub fn embedding(&self) -> Matrix {
+        self.embedding.expect("the first node has it, and the one that guesses")
+    }
+
+    pub fn head(&self) -> &Head {
+        self.head.as_ref().expect("the last node has it")
+    }
+
+    pub fn output(&self) -> Matrix {
+        self.output.expect("the last node has it")
+    }
 }
 
 /// One layer, the draft block, or a stage of DSpark.
@@ -132,28 +148,57 @@ pub(super) struct Loaded<W> {
     pub ignored: Vec<String>,
 }
 
-/// Loads the backbone.
+/// Loads the backbone, as far as this node has it; `drafts` if something guesses tokens.
 pub(super) fn backbone(
     gguf: &Gguf,
     shape: &Shape,
+    (pipe, drafts): (Option<&Pipe>, bool),
     backend: &mut dyn Backend,
     arena: Arena,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Loaded<Weights>, Error> {
     let specs = tensor_specs(shape);
-    let mut held = Held::read(gguf, &specs, shape, backend, arena, progress)?;
-    let layers = (0..shape.layers).map(|layer| held.block(Place::Layer(layer))).collect();
+    let holds = |spec: &&TensorSpec| pipe.is_none_or(|p| p.stages.holds(p.stage, spec, drafts));
+    let mine: Vec<TensorSpec> = specs.iter().filter(holds).cloned().collect();
+    let mut held = Held::read(gguf, &mine, shape, backend, arena, progress)?;
+    let range = pipe.map_or(0..shape.layers, |pipe| pipe.stages.range(pipe.stage));
+    let layers = range.map(|layer| (layer, held.block(Place::Layer(layer)))).collect();
+    let is_last = held.has(Place::Top, Field::Output);
+    let has_embedding = held.has(Place::Top, Field::Embedding);
     let weights = Weights {
-        embedding: held.matrix(Place::Top, Field::Embedding),
+        embedding: has_embedding.then(|| held.matrix(Place::Top, Field::Embedding)),
         layers,
-        head: held.head(Place::Top, Field::OutputNorm),
-        output: held.matrix(Place::Top, Field::Output),
+        head: is_last.then(|| held.head(Place::Top, Field::OutputNorm)),
+        output: is_last.then(|| held.matrix(Place::Top, Field::Output)),
     };
     Ok(Loaded {
         weights,
         fingerprint: fingerprint(gguf, &specs, shape)?,
         ignored: ignored(gguf, &specs),
     })
+}
+
+/// What a node that does not run it must know of the drafter that a file holds.
+pub(super) fn drafter_print(
+    gguf: &Gguf,
+    shape: &Shape,
+) -> Result<(Fingerprint, Option<SparkShape>), Error> {
+    let Some(numbers) = SparkShape::from_gguf(gguf, shape)? else {
+        return Ok((fingerprint(gguf, &drafter_specs(shape), shape)?, None));
+    };
+    let print = spark_print(gguf, &numbers.specs_in(gguf, shape), shape, &numbers)?;
+    Ok((print, Some(numbers)))
+}
+
+fn spark_print(
+    gguf: &Gguf,
+    specs: &[TensorSpec],
+    shape: &Shape,
+    numbers: &SparkShape,
+) -> Result<Fingerprint, Error> {
+    let mut fingerprint = fingerprint(gguf, specs, shape)?;
+    fingerprint.add(format!("{numbers:?}").as_bytes());
+    Ok(fingerprint)
 }
 
 /// Loads the drafter that a file holds.
@@ -181,8 +226,7 @@ pub(super) fn drafter(
         scale: host(Field::HeadScale)?,
         weights: host(Field::SparkConfidence)?,
     };
-    let mut fingerprint = fingerprint(gguf, &specs, shape)?;
-    fingerprint.add(format!("{numbers:?}").as_bytes());
+    let fingerprint = spark_print(gguf, &specs, shape, &numbers)?;
     let spark = Spark {
         main_projection: held.matrix(first, Field::SparkMainProjection),
         main_norm: held.buffer(first, Field::SparkMainNorm),

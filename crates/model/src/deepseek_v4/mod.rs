@@ -25,8 +25,10 @@
 //! [`shape`] has the numbers, [`weights`] the table of tensors, [`state`] what a session keeps,
 //! `forward.rs` the pass, `draft.rs` the MTP block and [`dspark`] the other drafter; [`import`]
 //! maps published checkpoints. Several ranks share a model by `part.rs` (who holds what),
-//! `gates.rs` (where partial sums meet) and `follow.rs` (how the others learn what rank 0 does).
+//! `gates.rs` (where partial sums meet) and `follow.rs` (how the others learn what rank 0 does);
+//! nodes of a `pipeline.rs` have some of the layers each.
 
+mod activations;
 mod draft;
 pub mod dspark;
 mod dspark_pass;
@@ -38,17 +40,23 @@ pub mod known;
 mod load;
 mod orders;
 mod part;
+mod pipeline;
+mod results;
 mod rotary;
 mod scratch;
 pub mod shape;
+mod stages;
 pub mod state;
 pub mod weights;
 
+pub use activations::Wire;
 pub use dspark::SparkShape;
 pub use follow::Followed;
 pub use load::find;
 pub use part::rank_plan;
+pub use pipeline::Pipeline;
 pub use shape::Shape;
+pub use stages::{STAGES_MAX, Stages, balanced_stages, stage_plan};
 pub use state::{BLOCK_TOKENS, CHAIN_MAX, State};
 pub use weights::{Cut, Field, Kind, Place, TensorSpec, drafter_specs, spark_specs, tensor_specs};
 
@@ -63,6 +71,8 @@ use ironstar_device::{Arena, Backend, Embed, Part, Step};
 use ironstar_gguf::Gguf;
 use load::{Drafter, Loaded, Weights};
 use orders::Order;
+use pipeline::Pipe;
+use results::Given;
 use scratch::{For, Scratch};
 use state::Kept;
 use std::sync::Arc;
@@ -95,47 +105,77 @@ impl Model {
         options: Options,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Model, Error> {
+        Self::load_node(gguf, drafter, backend, options, None, progress)
+    }
+
+    /// [`Model::load`] of the layers that a node of a pipeline has.
+    pub fn load_node(
+        gguf: &Gguf,
+        drafter: Option<&Gguf>,
+        backend: &mut dyn Backend,
+        options: Options,
+        pipeline: Option<Pipeline>,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Model, Error> {
         let shape = Shape::from_metadata(gguf.metadata())?;
         if !(1..=STEP_ROWS_LIMIT).contains(&options.step_rows_max) {
             let found = format!("step_rows_max {}", options.step_rows_max);
             return Err(Error::Step { found, wanted: format!("1 to {STEP_ROWS_LIMIT}") });
         }
         let arena = backend.arena();
-        let made = Self::make(gguf, drafter, shape, backend, arena, options, progress);
+        let pipe = pipeline.map(Pipe::new);
+        let made = Self::make(gguf, drafter, (shape, pipe), backend, arena, options, progress);
         made.inspect_err(|_| backend.release(arena))
     }
 
     fn make(
         gguf: &Gguf,
         drafter: Option<&Gguf>,
-        shape: Shape,
+        (shape, pipe): (Shape, Option<Pipe>),
         backend: &mut dyn Backend,
         arena: Arena,
         options: Options,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Model, Error> {
-        let backbone = load::backbone(gguf, &shape, backend, arena, progress)?;
+        let mut known = None;
+        if let Some(pipe) = &pipe {
+            pipe.stages.check(shape.layers)?;
+            known = drafter.map(|gguf| load::drafter_print(gguf, &shape)).transpose()?;
+            let spark = known.as_ref().and_then(|(_, spark)| spark.as_ref());
+            check_targets(&pipe.stages, spark)?;
+        }
+        let held = (pipe.as_ref(), drafter.is_some());
+        let backbone = load::backbone(gguf, &shape, held, backend, arena, progress)?;
         let drafter = drafter
+            .filter(|_| pipe.as_ref().is_none_or(Pipe::is_last))
             .map(|gguf| load::drafter(gguf, &shape, backend, arena, progress))
             .transpose()?;
         let ropes = Ropes {
             plain: backend.rope(&rotary::plain(&shape))?,
             yarn: backend.rope(&rotary::yarn(&shape))?,
         };
+        let (mut draft_print, elsewhere) = known.map_or((None, None), |(p, s)| (Some(p), s));
         let spark = drafter.as_ref().and_then(|loaded| match &loaded.weights {
             Drafter::Spark(spark) => Some(spark.shape.clone()),
             Drafter::Mtp(_) => None,
         });
+        let spark = spark.or(elsewhere);
         let Loaded { weights, fingerprint, mut ignored } = backbone;
-        let mut draft_print = None;
         let drafter = drafter.map(|loaded| {
             draft_print = Some(loaded.fingerprint);
             ignored.extend(loaded.ignored);
             loaded.weights
         });
-        let kept =
-            Kept { shape, options, fingerprint, drafter: draft_print, spark, ..Kept::default() };
-        let scratch = Scratch::new(&kept.shape, &kept.options, kept.drafts(), backend, arena)?;
+        let kept = Kept {
+            shape,
+            options,
+            fingerprint,
+            drafter: draft_print,
+            spark,
+            pipe,
+            ..Kept::default()
+        };
+        let scratch = Scratch::new(&kept.shape, &kept.options, kept.drafts_here(), backend, arena)?;
         let kept = Arc::new(kept);
         let (part, met) = (load::part_of(backend), Known::default());
         let steering = None;
@@ -157,13 +197,13 @@ impl Model {
     /// Whether [`Model::draft_tokens`] can be called.
     #[must_use]
     pub fn has_drafter(&self) -> bool {
-        self.drafter.is_some()
+        self.kept.drafter.is_some()
     }
 
     /// Whether the drafter is a next-token block, whose logits [`Model::draft`] and steps give.
     #[must_use]
     pub fn has_mtp(&self) -> bool {
-        matches!(self.drafter, Some(Drafter::Mtp(_)))
+        self.kept.drafter.is_some() && self.kept.spark.is_none()
     }
 
     /// Numbers of DSpark, where that is the drafter.
@@ -195,10 +235,10 @@ impl Model {
         backend: &mut dyn Backend,
         how: Option<(&Directions, SteeringScales)>,
     ) -> Result<(), Error> {
-        if self.part.ranks > 1 && how.is_some() {
+        if self.ranks() > 1 && how.is_some() {
             let wanted = "steering is for one rank so far".to_owned();
             let found = "directions to steer by".to_owned();
-            return Err(Error::Ranks { ranks: self.part.ranks, found, wanted });
+            return Err(Error::Ranks { ranks: self.ranks(), found, wanted });
         }
         let shape = (self.kept.shape.layers, self.kept.shape.width);
         let fresh = how
@@ -286,8 +326,16 @@ impl Model {
         for (span, state) in step.spans.iter().zip(states.iter()) {
             state.check_begin(span.rows.len())?;
         }
-        self.lead_step(backend, step, states, (&rows, wanted.drafts, &draft_rows))?;
-        let made = self.evaluate(backend, step, states, (rows, draft_rows), observer);
+        let number = self.lead_step(backend, step, states, (&rows, wanted.drafts, &draft_rows))?;
+        let is_wanted = !rows.is_empty() || wanted.drafts != LogitsFor::None;
+        let made = self.evaluate(backend, step, states, (rows, draft_rows, number), observer);
+        let made = match &self.kept.pipe {
+            // The rest of a step that gives nothing is not waited for.
+            Some(pipe) if pipe.stage == 0 && is_wanted => {
+                made.and_then(|_| pipe.output(self.kept.shape.vocabulary))
+            }
+            _ => made,
+        };
         made.inspect_err(|error| self.give_up(backend, error))
     }
 
@@ -297,7 +345,7 @@ impl Model {
         backend: &mut dyn Backend,
         step: &Step,
         states: &mut [&mut State],
-        (rows, draft_rows): (Vec<usize>, Vec<usize>),
+        (rows, draft_rows, number): (Vec<usize>, Vec<usize>, u64),
         observer: Option<&mut dyn Observer>,
     ) -> Result<Output, Error> {
         let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();
@@ -316,30 +364,62 @@ impl Model {
             observer: observer.map(|o| o as &mut dyn Observer),
         };
         pass.backend.begin(step)?;
-        let (table, streams, out) = (self.weights.embedding, pass.shape.streams, pass.scratch.x);
-        pass.backend.embed(&Embed { table, streams, out })?;
-        for (layer, block) in self.weights.layers.iter().enumerate() {
+        let (streams, out, pipe) = (pass.shape.streams, pass.scratch.x, self.kept.pipe.as_ref());
+        let all = (out, pass.rows * streams * pass.shape.width);
+        match pipe.filter(|pipe| pipe.stage > 0) {
+            Some(pipe) => pipe.take_over(pass.backend, number, all)?,
+            None => {
+                let table = self.weights.embedding();
+                pass.backend.embed(&Embed { table, streams, out })?;
+            }
+        }
+        for (layer, block) in &self.weights.layers {
+            let layer = *layer;
             let run = Run::layer(&pass, layer, states.iter().map(|s| &s.layers[layer]));
             pass.block(block, &run)?;
             if let Some(Drafter::Spark(spark)) = &self.drafter {
                 dspark_pass::collect(&mut pass, spark, layer)?;
             }
         }
-        let end = At { layer: pass.shape.layers, what: What::LayerIn };
-        pass.observe(end, out, streams * pass.shape.width)?;
-        let logits = pass.logits(out, rows, &self.weights.head, self.weights.output)?;
-        let mut drafts = Logits::default();
-        match &self.drafter {
-            None => {}
-            Some(Drafter::Spark(spark)) => dspark_pass::feed(&mut pass, spark, states)?,
-            Some(Drafter::Mtp(mtp)) => {
-                drafts = draft::feed(&mut pass, &self.weights, mtp, step, states, draft_rows)?;
-            }
-        }
+        let output = match pipe.filter(|pipe| !pipe.is_last()) {
+            Some(pipe) => pipe.pass_on(pass.backend, number, all).map(|()| Output::default())?,
+            None => self.finish(&mut pass, step, states, (rows, draft_rows))?,
+        };
         for (span, state) in step.spans.iter().zip(states.iter_mut()) {
             state.written(span.rows.len());
         }
+        Ok(output)
+    }
+
+    /// What follows the last layer.
+    fn finish(
+        &self,
+        pass: &mut Pass<'_>,
+        step: &Step,
+        states: &[&mut State],
+        (rows, draft_rows): (Vec<usize>, Vec<usize>),
+    ) -> Result<Output, Error> {
+        let (streams, out) = (pass.shape.streams, pass.scratch.x);
+        let end = At { layer: pass.shape.layers, what: What::LayerIn };
+        pass.observe(end, out, streams * pass.shape.width)?;
+        let logits = pass.logits(out, rows, self.weights.head(), self.weights.output())?;
+        let mut drafts = Logits { vocabulary: pass.shape.vocabulary, ..Logits::default() };
+        match &self.drafter {
+            None => {}
+            Some(Drafter::Spark(spark)) => dspark_pass::feed(pass, spark, states)?,
+            Some(Drafter::Mtp(mtp)) => {
+                drafts = draft::feed(pass, &self.weights, mtp, step, states, draft_rows)?;
+            }
+        }
         Ok(Output { logits, drafts })
+    }
+
+    /// On rank 0 of a pipeline: sees whether the other nodes are there. If not, states that they
+    /// had a part of are [lost](State::is_lost) from now on.
+    pub fn look(&self) {
+        if let Some(pipe) = &self.kept.pipe {
+            pipe.look();
+        }
     }
 
     /// Tells the other ranks of a step, if there are any.
@@ -349,15 +429,22 @@ impl Model {
         step: &Step,
         states: &[&mut State],
         (logits, wants_drafts, drafts): (&[usize], LogitsFor<'_>, &[usize]),
-    ) -> Result<(), Error> {
-        if self.part.ranks == 1 {
-            return Ok(());
+    ) -> Result<u64, Error> {
+        if self.ranks() == 1 {
+            return Ok(0);
+        }
+        if self.kept.pipe.as_ref().is_some_and(|pipe| pipe.stage > 0) {
+            return Ok(self.followed_step());
         }
         let (states, step): (Vec<&State>, _) =
             (states.iter().map(|s| &**s).collect(), step.clone());
         let drafts = (wants_drafts != LogitsFor::None).then(|| drafts.to_vec());
         let ids = states.iter().map(|state| state.shared.id).collect();
-        self.lead(backend, &states, &Order::Step { ids, step, logits: logits.to_vec(), drafts })
+        let order = Order::Step { ids, step, logits: logits.to_vec(), drafts };
+        if let Some(pipe) = &self.kept.pipe {
+            return pipe.lead_step(&states, &self.meeting(), &order);
+        }
+        self.lead(backend, &states, &order).map(|()| 0)
     }
 
     /// Moves a state's position over the first `rows_kept` rows of its last step; the others never
@@ -373,10 +460,14 @@ impl Model {
         state: &State,
         next_token: u32,
     ) -> Result<Logits, Error> {
+        self.check_draft(state, next_token)?;
+        if let Some(given) = self.draft_away(state, next_token, None)? {
+            let Given::Logits(logits) = given else { return Err(Error::Draft("no logits came")) };
+            return Ok(logits);
+        }
         let Some(Drafter::Mtp(mtp)) = &self.drafter else {
             return Err(Error::Draft("no draft block was loaded"));
         };
-        self.check_draft(state, next_token)?;
         self.lead_draft(backend, state, next_token, None)?;
         let mut pass = self.draft_pass(backend);
         let made = draft::guess(&mut pass, &self.weights, mtp, state, next_token);
@@ -393,6 +484,10 @@ impl Model {
         most: usize,
     ) -> Result<Drafted, Error> {
         self.check_draft(state, next_token)?;
+        if let Some(given) = self.draft_away(state, next_token, Some(most))? {
+            let Given::Drafted(drafted) = given else { return Err(Error::Draft("no guess came")) };
+            return Ok(drafted);
+        }
         if self.has_drafter() {
             self.lead_draft(backend, state, next_token, Some(most))?;
         }
@@ -407,6 +502,27 @@ impl Model {
             }
         };
         made.inspect_err(|error| self.give_up(backend, error))
+    }
+
+    /// On rank 0 of a pipeline, what the last node guesses.
+    fn draft_away(
+        &self,
+        state: &State,
+        token: u32,
+        most: Option<usize>,
+    ) -> Result<Option<Given>, Error> {
+        let Some(pipe) = self.kept.pipe.as_ref().filter(|pipe| pipe.stage == 0) else {
+            return Ok(None);
+        };
+        if !(if most.is_some() { self.has_drafter() } else { self.has_mtp() }) {
+            return Err(Error::Draft("no draft block was loaded"));
+        }
+        let (id, position) = (state.shared.id, state.position());
+        if position == 0 {
+            return Err(Error::Draft("no token was evaluated yet"));
+        }
+        let order = Order::Draft { id, position, token, most };
+        pipe.draft(state, &self.meeting(), self.kept.shape.vocabulary, &order).map(Some)
     }
 
     fn lead_draft(
@@ -518,6 +634,19 @@ impl Model {
         }
         step.tokens.iter().try_for_each(|&token| self.check_token(token))
     }
+}
+
+/// DSpark reads the streams behind some layers, which the node that runs it must have.
+fn check_targets(stages: &Stages, spark: Option<&SparkShape>) -> Result<(), Error> {
+    let last = stages.range(stages.last());
+    let Some(target) = spark.and_then(|s| s.targets.iter().find(|t| !last.contains(t))) else {
+        return Ok(());
+    };
+    Err(Error::Ranks {
+        ranks: stages.count(),
+        found: format!("DSpark reads layer {target}, and the last node begins with {}", last.start),
+        wanted: "give the last node that layer too, or name an MTP block with --mtp-model".into(),
+    })
 }
 
 fn plan_for(shape: &Shape, context: usize, options: &Options, drafter: For<'_>) -> Vec<PlanLine> {

@@ -25,6 +25,27 @@ pub(super) enum Order {
     Draft { id: u32, position: usize, token: u32, most: Option<usize> },
     /// Nothing follows.
     Stop,
+    /// In a pipeline instead of [`Order::Meet`]: which layers each node has, and how many bits a
+    /// value of the streams has on its way. Answered by a status.
+    Plan { ends: Vec<usize>, bits: u32, identity: Vec<u8> },
+    /// In a pipeline: give rank 0 what this node has of a part of a state that stands at a
+    /// position.
+    Save { id: u32, position: usize, part: Part },
+    /// In a pipeline: rank 0 gives what this node has of a part of a state.
+    Load { id: u32, part: Part },
+    /// Are all there? Whoever hears it does nothing.
+    Look,
+}
+
+/// A part of a state's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All at a position.
+    Whole(usize),
+    /// Rows that a block has closed.
+    Block(usize),
+    /// What a position needs beside the blocks before it.
+    Checkpoint(usize),
 }
 
 impl Order {
@@ -69,6 +90,24 @@ impl Order {
                 to.push(6);
                 put_bytes(&mut to, saved);
             }
+            Order::Plan { ends, bits, identity } => {
+                to.push(7);
+                put_list(&mut to, ends.iter().map(|end| wide(*end)));
+                put(&mut to, u64::from(*bits));
+                put_bytes(&mut to, identity);
+            }
+            Order::Save { id, position, part } => {
+                to.push(8);
+                put(&mut to, u64::from(*id));
+                put_size(&mut to, *position);
+                put_part(&mut to, *part);
+            }
+            Order::Load { id, part } => {
+                to.push(9);
+                put(&mut to, u64::from(*id));
+                put_part(&mut to, *part);
+            }
+            Order::Look => to.push(10),
         }
         to
     }
@@ -87,7 +126,14 @@ impl Order {
             }
             5 => Order::Stop,
             6 => Order::More { saved: from.bytes()? },
-            kind => return wrong(format!("an order of kind {kind}"), "kinds 0 to 6 are known"),
+            7 => {
+                let ends = from.list(Reader::size)?;
+                Order::Plan { ends, bits: from.id()?, identity: from.bytes()? }
+            }
+            8 => Order::Save { id: from.id()?, position: from.size()?, part: from.part()? },
+            9 => Order::Load { id: from.id()?, part: from.part()? },
+            10 => Order::Look,
+            kind => return wrong(format!("an order of kind {kind}"), "kinds 0 to 10 are known"),
         };
         if !from.0.is_empty() {
             return wrong(format!("{} bytes behind an order", from.0.len()), "none are due");
@@ -96,15 +142,15 @@ impl Order {
     }
 }
 
-fn wide(n: usize) -> u64 {
+pub(super) fn wide(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-fn put(to: &mut Vec<u8>, n: u64) {
+pub(super) fn put(to: &mut Vec<u8>, n: u64) {
     to.extend_from_slice(&n.to_le_bytes());
 }
 
-fn put_size(to: &mut Vec<u8>, n: usize) {
+pub(super) fn put_size(to: &mut Vec<u8>, n: usize) {
     put(to, wide(n));
 }
 
@@ -113,7 +159,17 @@ fn put_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend_from_slice(bytes);
 }
 
-fn put_list(to: &mut Vec<u8>, list: impl Iterator<Item = u64>) {
+fn put_part(to: &mut Vec<u8>, part: Part) {
+    let (kind, at) = match part {
+        Part::Whole(at) => (0, at),
+        Part::Block(at) => (1, at),
+        Part::Checkpoint(at) => (2, at),
+    };
+    to.push(kind);
+    put_size(to, at);
+}
+
+pub(super) fn put_list(to: &mut Vec<u8>, list: impl Iterator<Item = u64>) {
     let at = to.len();
     put(to, 0);
     let mut count = 0u64;
@@ -124,16 +180,16 @@ fn put_list(to: &mut Vec<u8>, list: impl Iterator<Item = u64>) {
     to[at..at + 8].copy_from_slice(&count.to_le_bytes());
 }
 
-fn wrong<T>(found: String, wanted: &str) -> Result<T, Error> {
+pub(super) fn wrong<T>(found: String, wanted: &str) -> Result<T, Error> {
     let error = ExchangeError::Wrong { rank: 0, found, wanted: wanted.to_owned() };
     Err(DeviceError::from(error).into())
 }
 
-/// What is left of an order.
-struct Reader<'a>(&'a [u8]);
+/// What is left of an order or an answer.
+pub(super) struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {
-    fn byte(&mut self) -> Result<u8, Error> {
+    pub fn byte(&mut self) -> Result<u8, Error> {
         let Some((first, rest)) = self.0.split_first() else {
             return wrong("an order that ends early".into(), "more bytes are due");
         };
@@ -141,7 +197,7 @@ impl Reader<'_> {
         Ok(*first)
     }
 
-    fn number(&mut self) -> Result<u64, Error> {
+    pub fn number(&mut self) -> Result<u64, Error> {
         let Some((first, rest)) = self.0.split_first_chunk::<8>() else {
             return wrong("an order that ends early".into(), "more bytes are due");
         };
@@ -149,7 +205,7 @@ impl Reader<'_> {
         Ok(u64::from_le_bytes(*first))
     }
 
-    fn size(&mut self) -> Result<usize, Error> {
+    pub fn size(&mut self) -> Result<usize, Error> {
         let number = self.number()?;
         match usize::try_from(number) {
             Ok(size) => Ok(size),
@@ -157,7 +213,7 @@ impl Reader<'_> {
         }
     }
 
-    fn id(&mut self) -> Result<u32, Error> {
+    pub fn id(&mut self) -> Result<u32, Error> {
         let number = self.number()?;
         match u32::try_from(number) {
             Ok(id) => Ok(id),
@@ -174,7 +230,27 @@ impl Reader<'_> {
         Ok(first.to_vec())
     }
 
-    fn list<T>(
+    /// Floats behind their number.
+    pub fn floats(&mut self) -> Result<Vec<f32>, Error> {
+        let len = self.size()?;
+        let Some((floats, rest)) = self.0.split_at_checked(len.saturating_mul(4)) else {
+            return wrong(format!("{len} floats in {} bytes", self.0.len()), "all");
+        };
+        self.0 = rest;
+        Ok(floats.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect())
+    }
+
+    fn part(&mut self) -> Result<Part, Error> {
+        let (kind, at) = (self.byte()?, self.size()?);
+        Ok(match kind {
+            0 => Part::Whole(at),
+            1 => Part::Block(at),
+            2 => Part::Checkpoint(at),
+            _ => return wrong(format!("a part of kind {kind}"), "kinds 0 to 2 are known"),
+        })
+    }
+
+    pub fn list<T>(
         &mut self,
         mut of: impl FnMut(&mut Self) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {

@@ -22,9 +22,12 @@
 //! that no whole block holds. Every ratio divides a block, so blocks never share a row.
 
 mod fill;
+mod staged;
 
 use super::dspark::SparkShape;
 use super::follow::Shared;
+use super::orders::Part;
+use super::pipeline::Pipe;
 use super::scratch::For;
 use super::shape::Shape;
 use super::weights::parts;
@@ -52,6 +55,8 @@ pub(super) struct Kept {
     pub spark: Option<SparkShape>,
     /// The next session's number; ranks name sessions by it.
     pub ids: AtomicU32,
+    /// The other nodes, where this one has some of the layers.
+    pub pipe: Option<Pipe>,
 }
 
 impl Kept {
@@ -62,6 +67,24 @@ impl Kept {
             (None, Some(_)) => For::Mtp,
             (None, None) => For::None,
         }
+    }
+
+    /// Which drafter this node runs.
+    pub fn drafts_here(&self) -> For<'_> {
+        if self.holds(self.drafting_stage()) { self.drafts() } else { For::None }
+    }
+
+    /// The node that has a layer; 0 where there is one only.
+    fn stage_of(&self, layer: usize) -> usize {
+        self.pipe.as_ref().map_or(0, |pipe| pipe.stages.of_layer(layer))
+    }
+
+    fn drafting_stage(&self) -> usize {
+        self.pipe.as_ref().map_or(0, |pipe| pipe.stages.last())
+    }
+
+    fn holds(&self, stage: usize) -> bool {
+        self.pipe.as_ref().is_none_or(|pipe| pipe.stage == stage)
     }
 
     /// Options that change what is kept.
@@ -75,6 +98,14 @@ impl Kept {
         let mut all = self.fingerprint.bytes().to_vec();
         all.extend_from_slice(&self.drafter.map_or([0; 32], |f| f.bytes()));
         all.extend_from_slice(&self.flags().to_le_bytes());
+        all
+    }
+
+    /// What ranks must have in common: that, and the rows of a step.
+    pub fn meeting(&self) -> Vec<u8> {
+        let mut all = self.identity();
+        let rows = u64::try_from(self.options.step_rows_max).unwrap_or(u64::MAX);
+        all.extend_from_slice(&rows.to_le_bytes());
         all
     }
 }
@@ -172,13 +203,27 @@ impl CompressSizes {
         (ring, size(self.element, self.rows_len()))
     }
 
-    fn alloc(&self, backend: &mut dyn Backend, arena: Arena) -> Result<CompressState, Error> {
+    fn alloc(&self, space: &mut Space<'_>) -> Result<CompressState, Error> {
         Ok(CompressState {
-            values: backend.alloc(arena, Element::F32, self.ring_len())?,
-            scores: backend.alloc(arena, Element::F32, self.ring_len())?,
+            values: space.alloc(Element::F32, self.ring_len())?,
+            scores: space.alloc(Element::F32, self.ring_len())?,
             capacity: self.capacity,
-            rows: backend.alloc(arena, self.element, self.rows_len())?,
+            rows: space.alloc(self.element, self.rows_len())?,
         })
+    }
+}
+
+/// Where the buffers of a layer are made. What another node has is a name here, of one element.
+struct Space<'a> {
+    backend: &'a mut dyn Backend,
+    arena: Arena,
+    is_here: bool,
+}
+
+impl Space<'_> {
+    fn alloc(&mut self, element: Element, len: usize) -> Result<Buffer, Error> {
+        let len = if self.is_here { len } else { 1 };
+        Ok(self.backend.alloc(self.arena, element, len)?)
     }
 }
 
@@ -239,9 +284,25 @@ pub(super) fn plan(
 
 /// A run of live elements.
 struct Piece {
+    /// The node that has them.
+    stage: usize,
     buffer: Buffer,
     offset: usize,
     len: usize,
+}
+
+/// Runs that are listed one behind the other.
+#[derive(Default)]
+struct Pieces {
+    all: Vec<Piece>,
+    /// The node that has what is listed next.
+    stage: usize,
+}
+
+impl Pieces {
+    fn push(&mut self, buffer: Buffer, offset: usize, len: usize) {
+        self.all.push(Piece { stage: self.stage, buffer, offset, len });
+    }
 }
 
 impl Piece {
@@ -286,26 +347,29 @@ impl State {
         let ring_len = window_slots(shape) * shape.head_width;
         let element = options.rows.element();
         let mut layers = Vec::with_capacity(shape.layers);
+        let mut space = Space { backend, arena, is_here: true };
         for layer in 0..shape.layers {
-            let ring = backend.alloc(arena, element, ring_len)?;
+            space.is_here = kept.holds(kept.stage_of(layer));
+            let ring = space.alloc(element, ring_len)?;
             let [kv, index] = compressors(shape, options, layer, context);
-            let compressor = kv.map(|sizes| sizes.alloc(backend, arena)).transpose()?;
-            let index = index.map(|sizes| sizes.alloc(backend, arena)).transpose()?;
+            let compressor = kv.map(|sizes| sizes.alloc(&mut space)).transpose()?;
+            let index = index.map(|sizes| sizes.alloc(&mut space)).transpose()?;
             layers.push(LayerState { ring, compressor, index });
         }
+        space.is_here = kept.holds(kept.drafting_stage());
         let mut draft = None;
         let mut spark = Vec::new();
         match kept.drafts() {
             For::None => {}
             For::Mtp => {
                 let len = STREAM_SLOTS * shape.streams * shape.width;
-                let ring = backend.alloc(arena, element, draft_slots(shape) * shape.head_width)?;
-                let streams = backend.alloc(arena, Element::F32, len)?;
+                let ring = space.alloc(element, draft_slots(shape) * shape.head_width)?;
+                let streams = space.alloc(Element::F32, len)?;
                 draft = Some(DraftState { ring, streams });
             }
             For::Spark(numbers) => {
                 for _ in 0..numbers.stages {
-                    spark.push(backend.alloc(arena, element, ring_len)?);
+                    spark.push(space.alloc(element, ring_len)?);
                 }
             }
         }
@@ -334,7 +398,17 @@ impl State {
     /// Lowest position that [`State::truncate`] can go back to, apart from 0.
     #[must_use]
     pub fn rewind_floor(&self) -> usize {
+        if self.is_lost() {
+            return usize::MAX;
+        }
         self.floor.max(self.shared.floor.load(Ordering::Relaxed))
+    }
+
+    /// Whether a part of it was on a node of a pipeline that is gone: only 0 can be reached, and
+    /// what was saved.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.position > 0 && self.kept.pipe.as_ref().is_some_and(|pipe| pipe.is_lost(&self.shared))
     }
 
     /// Goes back to an earlier position: to 0, or by as much as the rings hold
@@ -360,6 +434,9 @@ impl State {
         let end = self.position.saturating_add(rows);
         if end > self.context {
             return Err(Error::Context { wanted: end, context: self.context });
+        }
+        if let Some(pipe) = self.kept.pipe.as_ref().filter(|_| self.is_lost()) {
+            return Err(pipe.why());
         }
         let lowest = self.rewind_floor();
         if self.position < lowest {
@@ -394,6 +471,9 @@ impl State {
     }
 
     pub(super) fn advance(&mut self, rows: usize) -> Result<(), Error> {
+        if let Some(pipe) = self.kept.pipe.as_ref().filter(|_| self.is_lost()) {
+            return Err(pipe.why());
+        }
         let to = self.position.saturating_add(rows);
         let lowest = self.rewind_floor();
         if to > self.written || to < lowest {
@@ -408,26 +488,29 @@ impl State {
     /// positions from `rows_from` on.
     fn pieces(&self, position: usize, rows_from: usize) -> Vec<Piece> {
         let shape = &self.kept.shape;
-        let mut pieces = Vec::new();
+        let mut pieces = Pieces::default();
         let slots = window_slots(shape);
-        let mut window = |ring: Buffer, slots: usize, rows: usize, end: usize| {
+        let mut window = |stage: usize, ring: Buffer, slots: usize, rows: usize, end: usize| {
             let from = end.saturating_sub(rows);
+            pieces.stage = stage;
             ring_pieces(&mut pieces, ring, slots, shape.head_width, from..end);
         };
-        for layer in &self.layers {
-            window(layer.ring, slots, shape.window - 1, position);
+        for (layer, state) in self.layers.iter().enumerate() {
+            window(self.kept.stage_of(layer), state.ring, slots, shape.window - 1, position);
         }
+        let drafting = self.kept.drafting_stage();
         for ring in &self.spark {
-            window(*ring, slots, shape.window, position);
+            window(drafting, *ring, slots, shape.window, position);
         }
         if let Some(draft) = &self.draft {
             let (slots, end) = (draft_slots(shape), position.saturating_sub(1));
-            window(draft.ring, slots, shape.window - 1, end);
+            window(drafting, draft.ring, slots, shape.window - 1, end);
             let width = shape.streams * shape.width;
             let last = position.saturating_sub(1)..position;
             ring_pieces(&mut pieces, draft.streams, STREAM_SLOTS, width, last);
         }
         for (layer, state) in self.layers.iter().enumerate() {
+            pieces.stage = self.kept.stage_of(layer);
             let sizes = compressors(shape, &self.kept.options, layer, self.context);
             for (sizes, state) in sizes.iter().zip([&state.compressor, &state.index]) {
                 if let (Some(sizes), Some(state)) = (sizes, state) {
@@ -436,14 +519,15 @@ impl State {
                 }
             }
         }
-        pieces
+        pieces.all
     }
 
     /// Rows that a block closed, layer by layer, keys and values before the indexer's.
     fn block_pieces(&self, block: usize) -> Vec<Piece> {
-        let mut pieces = Vec::new();
+        let mut pieces = Pieces::default();
         let positions = block * BLOCK_TOKENS..(block + 1) * BLOCK_TOKENS;
         for (layer, state) in self.layers.iter().enumerate() {
+            pieces.stage = self.kept.stage_of(layer);
             let sizes = compressors(&self.kept.shape, &self.kept.options, layer, self.context);
             for (sizes, state) in sizes.iter().zip([&state.compressor, &state.index]) {
                 if let (Some(sizes), Some(state)) = (sizes, state) {
@@ -451,7 +535,7 @@ impl State {
                 }
             }
         }
-        pieces
+        pieces.all
     }
 
     /// Rows of a block that is evaluated whole.
@@ -460,13 +544,12 @@ impl State {
             let (wanted, highest) = (block.saturating_add(1) * BLOCK_TOKENS, self.position);
             return Err(Error::Rewind { wanted, lowest: 0, highest });
         }
-        read_pieces(backend, &self.block_pieces(block), 0)
+        self.read_part(backend, Part::Block(block), 0)
     }
 
     /// What the position needs beside the rows of whole blocks before it.
     pub fn export_checkpoint(&self, backend: &mut dyn Backend) -> Result<Vec<u8>, Error> {
-        let rows_from = self.position / BLOCK_TOKENS * BLOCK_TOKENS;
-        read_pieces(backend, &self.pieces(self.position, rows_from), 0)
+        self.read_part(backend, Part::Checkpoint(self.position), 0)
     }
 
     /// Puts a block's rows in their place. Live rows must be those of the same tokens; the position
@@ -478,8 +561,8 @@ impl State {
         bytes: &[u8],
     ) -> Result<(), Error> {
         self.check_part(block.saturating_add(1).saturating_mul(BLOCK_TOKENS))?;
-        self.shared.known.forget();
-        write_pieces(backend, &self.block_pieces(block), bytes)
+        self.forget();
+        self.write_part(backend, Part::Block(block), bytes)
     }
 
     /// Goes to a checkpoint's position, when all blocks before it are in their place. When the
@@ -491,11 +574,11 @@ impl State {
         bytes: &[u8],
     ) -> Result<(), Error> {
         self.check_part(position)?;
-        let pieces = self.pieces(position, position / BLOCK_TOKENS * BLOCK_TOKENS);
-        check_size(&pieces, bytes)?;
-        self.shared.known.forget();
+        let part = Part::Checkpoint(position);
+        check_size(&self.pieces_of(part), bytes)?;
+        self.forget();
         self.truncate(0)?;
-        write_pieces(backend, &pieces, bytes)?;
+        self.write_part(backend, part, bytes)?;
         (self.position, self.floor, self.written) = (position, position, position);
         Ok(())
     }
@@ -510,7 +593,7 @@ impl State {
 
     /// The live bytes, with a header that says what they belong to.
     pub fn save(&self, backend: &mut dyn Backend) -> Result<Vec<u8>, Error> {
-        let mut bytes = read_pieces(backend, &self.pieces(self.position, 0), HEADER_BYTES)?;
+        let mut bytes = self.read_part(backend, Part::Whole(self.position), HEADER_BYTES)?;
         let header = self.header(self.position, &bytes[HEADER_BYTES..]);
         bytes[..HEADER_BYTES].copy_from_slice(&header);
         Ok(bytes)
@@ -520,9 +603,9 @@ impl State {
     /// the device fails in the middle, the state is at position 0.
     pub fn restore(&mut self, backend: &mut dyn Backend, bytes: &[u8]) -> Result<(), Error> {
         let (position, payload) = self.check_saved(bytes)?;
-        self.shared.known.forget();
+        self.forget();
         self.truncate(0)?;
-        write_pieces(backend, &self.pieces(position, 0), payload)?;
+        self.write_part(backend, Part::Whole(position), payload)?;
         (self.position, self.floor, self.written) = (position, position, position);
         Ok(())
     }
@@ -530,6 +613,9 @@ impl State {
     /// Frees the device memory.
     pub fn release(self, backend: &mut dyn Backend) {
         self.tell_release(backend);
+        if let Some(pipe) = &self.kept.pipe {
+            pipe.tell_release(&self.shared);
+        }
         backend.release(self.arena);
     }
 
@@ -585,7 +671,7 @@ impl State {
 
 /// Whole rows of consecutive positions: at most two runs, since a ring wraps once.
 fn ring_pieces(
-    pieces: &mut Vec<Piece>,
+    pieces: &mut Pieces,
     ring: Buffer,
     slots: usize,
     width: usize,
@@ -595,14 +681,14 @@ fn ring_pieces(
     while at < positions.end {
         let slot = at % slots;
         let rows = (positions.end - at).min(slots - slot);
-        pieces.push(Piece { buffer: ring, offset: slot * width, len: rows * width });
+        pieces.push(ring, slot * width, rows * width);
         at += rows;
     }
 }
 
 /// The open group, before it the first halves of the previous one where groups overlap.
 fn frontier_pieces(
-    pieces: &mut Vec<Piece>,
+    pieces: &mut Pieces,
     sizes: &CompressSizes,
     state: &CompressState,
     position: usize,
@@ -613,7 +699,7 @@ fn frontier_pieces(
         if sizes.parts == 2 {
             for before in open.saturating_sub(sizes.ratio)..open {
                 let offset = before % sizes.capacity * row;
-                pieces.push(Piece { buffer: ring, offset, len: sizes.width });
+                pieces.push(ring, offset, sizes.width);
             }
         }
         ring_pieces(pieces, ring, sizes.capacity, row, open..position);
@@ -622,7 +708,7 @@ fn frontier_pieces(
 
 /// Rows of the groups that close in a run of positions, which begins between two groups.
 fn row_pieces(
-    pieces: &mut Vec<Piece>,
+    pieces: &mut Pieces,
     sizes: &CompressSizes,
     state: &CompressState,
     positions: std::ops::Range<usize>,
@@ -630,7 +716,7 @@ fn row_pieces(
     let (first, end) = (positions.start / sizes.ratio, positions.end / sizes.ratio);
     let (offset, len) = (first * sizes.row_elements(), (end - first) * sizes.row_elements());
     if len > 0 {
-        pieces.push(Piece { buffer: state.rows, offset, len });
+        pieces.push(state.rows, offset, len);
     }
 }
 

@@ -11,6 +11,7 @@ mod nano;
 mod one_answer;
 mod oracle;
 mod parts;
+mod pipeline;
 mod published;
 mod ranks;
 mod shapes;

@@ -143,30 +143,33 @@ fn a_layer_has_two_gates_a_step_and_the_vocabulary_one() {
     assert_eq!(counts.bytes[3], 41 * 49 * 4, "half of 97 tokens, rounded up");
 }
 
+/// Two sessions in the same steps, and guesses for one: logits of both kinds.
+pub fn in_common(case: &Case, runner: &mut Runner) -> Vec<f32> {
+    let mut other = runner.model.new_state(&mut runner.cpu, 300).unwrap();
+    let (mut rows, mut at) = (Vec::new(), [0, 0]);
+    for (mine, theirs) in [(20, 70), (1, 1), (90, 1), (1, 40), (2, 2)] {
+        let parts = [
+            (&case.tokens[at[0]..at[0] + mine], at[0]),
+            (&case.tokens[at[1]..at[1] + theirs], at[1]),
+        ];
+        let (step, states) = (joined(&parts), &mut [&mut runner.state, &mut other]);
+        let logits = runner.model.forward(&mut runner.cpu, &step, states, LogitsFor::Last);
+        rows.extend_from_slice(logits.unwrap().values());
+        runner.model.commit(&mut runner.state, mine).unwrap();
+        runner.model.commit(&mut other, theirs).unwrap();
+        at = [at[0] + mine, at[1] + theirs];
+        let (cpu, next) = (&mut runner.cpu, case.tokens[at[1]]);
+        let guessed = runner.model.draft_tokens(cpu, &other, next, 4).unwrap();
+        rows.extend_from_slice(guessed.logits.values());
+    }
+    other.release(&mut runner.cpu);
+    rows
+}
+
 #[test]
 fn sessions_in_common_steps_and_guesses_of_both_drafters() {
     let case = &ROUNDED;
-    let both = |runner: &mut Runner| {
-        let mut other = runner.model.new_state(&mut runner.cpu, 300).unwrap();
-        let (mut rows, mut at) = (Vec::new(), [0, 0]);
-        for (mine, theirs) in [(20, 70), (1, 1), (90, 1), (1, 40), (2, 2)] {
-            let parts = [
-                (&case.tokens[at[0]..at[0] + mine], at[0]),
-                (&case.tokens[at[1]..at[1] + theirs], at[1]),
-            ];
-            let (step, states) = (joined(&parts), &mut [&mut runner.state, &mut other]);
-            let logits = runner.model.forward(&mut runner.cpu, &step, states, LogitsFor::Last);
-            rows.extend_from_slice(logits.unwrap().values());
-            runner.model.commit(&mut runner.state, mine).unwrap();
-            runner.model.commit(&mut other, theirs).unwrap();
-            at = [at[0] + mine, at[1] + theirs];
-            let (cpu, next) = (&mut runner.cpu, case.tokens[at[1]]);
-            let guessed = runner.model.draft_tokens(cpu, &other, next, 4).unwrap();
-            rows.extend_from_slice(guessed.logits.values());
-        }
-        other.release(&mut runner.cpu);
-        rows
-    };
+    let both = |runner: &mut Runner| in_common(case, runner);
     let one = both(&mut case.runner());
     same_bits(&on_ranks(case, 2, both), &one, "two ranks");
 
@@ -227,6 +230,12 @@ impl Exchange for Mortal {
     }
     fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), ExchangeError> {
         self.0.broadcast(bytes)
+    }
+    fn send(&mut self, to: usize, bytes: Vec<u8>) -> Result<(), ExchangeError> {
+        self.0.send(to, bytes)
+    }
+    fn receive(&mut self, from: usize) -> Result<Vec<u8>, ExchangeError> {
+        self.0.receive(from)
     }
     fn abort(&mut self, reason: &str) {
         self.0.abort(reason);

@@ -15,6 +15,11 @@ fn samples() -> Vec<Order> {
         Order::Draft { id: 3, position: 12, token: 5, most: None },
         Order::Stop,
         Order::More { saved: vec![4; 9] },
+        Order::Plan { ends: vec![2, 5], bits: 16, identity: vec![1, 2] },
+        Order::Save { id: 3, position: 200, part: Part::Whole(200) },
+        Order::Save { id: 3, position: 200, part: Part::Block(1) },
+        Order::Load { id: 3, part: Part::Checkpoint(130) },
+        Order::Look,
     ]
 }
 
@@ -39,7 +44,7 @@ fn shortened_and_lengthened_orders_are_refused() {
 proptest! {
     #[test]
     fn any_bytes_are_an_order_or_an_error(
-        kind in 0u8..8,
+        kind in 0u8..12,
         tail in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..90),
     ) {
         if let Ok(order) = Order::decode(&[&[kind][..], &tail].concat()) {

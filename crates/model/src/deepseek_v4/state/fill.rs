@@ -1,7 +1,7 @@
 //! States for measurements: random rows up to a position that nobody has read, and what a token
 //! there would read of them.
 
-use super::{Piece, State, compressors};
+use super::{Part, Piece, State, compressors};
 use crate::Error;
 use ironstar_device::{Backend, Element};
 
@@ -23,13 +23,23 @@ impl State {
         if position > self.context {
             return Err(Error::Context { wanted: position, context: self.context });
         }
-        self.shared.known.forget();
+        self.forget();
         self.truncate(0)?;
         let mut random = Random(seed);
+        let mut away = Vec::new();
         for piece in self.pieces(position, 0) {
             let tile = tile(piece.buffer.element, &mut random);
-            fill_piece(backend, &piece, &tile, &mut random)?;
+            let is_here = self.kept.holds(piece.stage);
+            let mut put = |backend: &mut dyn Backend, offset: usize, bytes: &[u8]| {
+                if is_here {
+                    return Ok(backend.write(piece.buffer, offset, bytes)?);
+                }
+                away.extend_from_slice(bytes);
+                Ok(())
+            };
+            fill_piece(backend, &piece, &tile, (&mut random, &mut put))?;
         }
+        self.write_away(Part::Whole(position), &away)?;
         (self.position, self.floor, self.written) = (position, position, position);
         Ok(())
     }
@@ -61,11 +71,14 @@ impl State {
     }
 }
 
+/// Takes elements from an offset of a buffer on.
+type Put<'a> = dyn FnMut(&mut dyn Backend, usize, &[u8]) -> Result<(), Error> + 'a;
+
 fn fill_piece(
     backend: &mut dyn Backend,
     piece: &Piece,
     tile: &[u8],
-    random: &mut Random,
+    (random, put): (&mut Random, &mut Put<'_>),
 ) -> Result<(), Error> {
     let size = piece.buffer.element.bytes();
     let mut done = 0;
@@ -73,7 +86,7 @@ fn fill_piece(
         let start = usize::try_from(random.next() % (TILE as u64)).unwrap_or(0);
         let count = (TILE - start).min(piece.len - done);
         let bytes = &tile[start * size..(start + count) * size];
-        backend.write(piece.buffer, piece.offset + done, bytes)?;
+        put(backend, piece.offset + done, bytes)?;
         done += count;
     }
     Ok(())
