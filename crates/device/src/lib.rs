@@ -36,7 +36,8 @@ pub use gpu::{Gpu, GpuConfig, GpuCounters};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
 pub use memory::{HostMemory, host_memory};
 pub use sample::{
-    LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights, weights_from, weights_split,
+    LOGIT_BLOCK, LOGIT_STRIDE, Parted, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights,
+    logit_steps, weights_from, weights_split,
 };
 
 /// Why a backend could not do what was asked.

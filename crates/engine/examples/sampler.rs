@@ -1,11 +1,19 @@
 //! Measures the sampler: median time a token of a full-size vocabulary, by settings and spread of
-//! the logits.
+//! the logits, in processor time and by the clock.
 //!
-//! `cargo run --release -p ironstar-engine --example sampler`
+//! `cargo run --release -p ironstar-engine --example sampler`; Unix only.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
 use ironstar_engine::sampler::{Sampler, Settings};
 use std::time::Instant;
+
+/// Processor time of this thread in seconds.
+fn processor_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    #[expect(clippy::cast_precision_loss, reason = "a short time")]
+    let seconds = time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9;
+    seconds
+}
 
 const TOKENS: usize = 129_280;
 const RUNS: usize = 301;
@@ -25,22 +33,26 @@ fn main() -> Result<(), ironstar_engine::Error> {
             Settings { top_p: 0.95, logprobs: Some(20), temperature: 0.7, ..plain },
         ),
     ];
-    println!("{TOKENS} logits, median of {RUNS} draws, microseconds");
-    println!("{:>26} {:>9} {:>9} {:>9} {:>9}", "", "peaked", "spread 2", "spread 3", "flat");
+    println!("{TOKENS} logits, medians of {RUNS} draws, microseconds: processor time / clock");
+    println!("{:>26} {:>15} {:>15} {:>15} {:>15}", "", "peaked", "spread 2", "spread 3", "flat");
     let rows = [row(2.0, true), row(2.0, false), row(3.0, false), row(0.01, false)];
     let mut sampler = Sampler::default();
     for (name, settings) in all {
         print!("{name:>26}");
         for logits in &rows {
-            let mut times = Vec::with_capacity(RUNS);
+            let mut times = [Vec::with_capacity(RUNS), Vec::with_capacity(RUNS)];
             for position in 0..RUNS {
-                let start = Instant::now();
+                let (start, clock) = (processor_seconds(), Instant::now());
                 let sampled = sampler.sample(logits, &settings, 1, position)?;
-                times.push(start.elapsed().as_secs_f64() * 1e6);
+                times[1].push(clock.elapsed().as_secs_f64() * 1e6);
+                times[0].push((processor_seconds() - start) * 1e6);
                 std::hint::black_box(sampled);
             }
-            times.sort_by(f64::total_cmp);
-            print!(" {:>9.1}", times[RUNS / 2]);
+            let [processor, clock] = times.map(|mut times| {
+                times.sort_by(f64::total_cmp);
+                times[RUNS / 2]
+            });
+            print!(" {:>15}", format!("{processor:.1} / {clock:.1}"));
         }
         println!();
     }

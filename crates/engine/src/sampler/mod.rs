@@ -180,7 +180,7 @@ impl Sampler {
         let temperature = settings.temperature;
         let row = select::Row { logits, weights, total, block_max, max, temperature };
         let kept = select::cut(&row, &filters, &mut self.room);
-        select::walk(&row, kept.least, random::below(number, kept.weight))
+        select::walk(&row, kept.least, random::below(number, kept.weight), &self.room)
     }
 }
 

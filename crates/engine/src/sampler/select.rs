@@ -8,7 +8,9 @@
 //! sums close in on it. Among the gathered tokens it is found by halving (quickselect).
 
 use super::Settings;
-use ironstar_device::{LOGIT_BLOCK, WEIGHT_BITS, weights_from, weights_split};
+use ironstar_device::{
+    LOGIT_BLOCK, LOGIT_STRIDE, WEIGHT_BITS, logit_steps, weights_from, weights_split,
+};
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -76,12 +78,15 @@ impl Row<'_> {
     /// Number and weight of the tokens from `high` up; those from `low` up to there are gathered,
     /// by ascending id.
     fn split(&self, low: f32, high: f32, room: &mut Room) -> Amount {
-        let ids = &mut room.ids;
-        let (count, weight) =
-            weights_split(self.logits, self.weights, self.block_max, (low, high), ids);
-        room.band.clear();
-        room.band.extend(ids.iter().map(|&id| self.candidate(id as usize)));
-        Amount { count, weight }
+        room.ids.resize(self.logits.len() + LOGIT_BLOCK, 0);
+        room.strides.resize(self.logits.len().div_ceil(LOGIT_STRIDE), 0);
+        room.strides_from = None;
+        let Room { band, ids, strides, .. } = room;
+        let logits = (low, high);
+        let parted = weights_split(self.logits, self.weights, self.block_max, logits, ids, strides);
+        band.clear();
+        band.extend(ids[..parted.between].iter().map(|&id| self.candidate(id as usize)));
+        Amount { count: parted.count, weight: parted.weight }
     }
 
     /// Whether three blocks in four lie below a logit.
@@ -123,10 +128,10 @@ impl Goal {
 
     /// How far an amount is from the goal; exact enough for a guess.
     #[expect(clippy::cast_precision_loss, reason = "a guess")]
-    fn distance(self, amount: Amount) -> f32 {
+    fn distance(self, amount: Amount) -> f64 {
         match self {
-            Goal::Count(count) => count.abs_diff(amount.count) as f32,
-            Goal::Weight(weight) => weight.abs_diff(amount.weight) as f32,
+            Goal::Count(count) => count.abs_diff(amount.count) as f64,
+            Goal::Weight(weight) => weight.abs_diff(amount.weight) as f64,
         }
     }
 }
@@ -170,8 +175,13 @@ fn share(part: u64, total: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Room {
     band: Vec<Candidate>,
+    /// The band's, and as much memory as a row's need.
     ids: Vec<u32>,
     sums: Vec<u64>,
+    /// Weight of the tokens of each [`LOGIT_STRIDE`] with keys from [`Room::strides_from`] on.
+    strides: Vec<u64>,
+    strides_from: Option<u64>,
+    steps: Steps,
 }
 
 /// A prefix of the order.
@@ -186,6 +196,7 @@ pub(super) struct Prefix {
 /// The tokens that the filters keep.
 pub(super) fn cut(row: &Row<'_>, filters: &Filters, room: &mut Room) -> Prefix {
     let mut kept = Prefix { least: LAST, weight: row.total };
+    room.strides_from = None;
     if let Some(count) = filters.count {
         kept = locate(row, Goal::Count(count), room);
     }
@@ -250,9 +261,10 @@ fn locate(row: &Row<'_>, goal: Goal, room: &mut Room) -> Prefix {
     }
     let mut gathered = false;
     for _ in 0..ESTIMATES {
-        let Some(guess) = estimate(row, goal, &band).filter(|_| band.count() > BAND) else {
+        if band.count() <= BAND {
             break;
-        };
+        }
+        let Some(guess) = estimate(row, goal, &band, &mut room.steps) else { break };
         if guess.count > SPLIT {
             band.narrow(goal, guess.middle, row.from(guess.middle, &mut room.sums));
             continue;
@@ -276,9 +288,14 @@ fn locate(row: &Row<'_>, goal: Goal, room: &mut Room) -> Prefix {
         }
         Goal::Weight(weight) => prefix_reaching(&mut room.band, weight - band.before.weight),
     };
-    let inside = &room.band[..count];
-    let least = inside.iter().map(|c| c.key).min().expect("a prefix has a token");
-    Prefix { least, weight: band.before.weight + inside.iter().map(|c| c.weight).sum::<u64>() }
+    let (mut least, mut weight) = (u64::MAX, band.before.weight);
+    for token in &room.band[..count] {
+        least = least.min(token.key);
+        weight += token.weight;
+        room.strides[token.id() / LOGIT_STRIDE] += token.weight;
+    }
+    room.strides_from = Some(least);
+    Prefix { least, weight }
 }
 
 /// Narrows a band by whole sums: false position; an end that stays is drawn nearer each time (the
@@ -293,7 +310,7 @@ fn narrow(row: &Row<'_>, goal: Goal, band: &mut Band, sums: &mut Vec<u64>) {
         // Below all that weighs anything lies nothing of interest.
         let low = band.low.max(row.logit_below(32.0));
         let part = (above / (above + below).max(1.0)).clamp(0.01, 0.99);
-        let logit = band.high - (band.high - low) * part;
+        let logit = part_way((band.high, low), part);
         if logit <= band.low || logit >= band.high {
             break;
         }
@@ -307,21 +324,39 @@ fn narrow(row: &Row<'_>, goal: Goal, band: &mut Band, sums: &mut Vec<u64>) {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "a part from 0.01 to 0.99")]
+fn part_way((from, to): (f32, f32), part: f64) -> f32 {
+    from - (from - to) * part as f32
+}
+
 /// Tokens that are looked at for an estimate.
 const SAMPLE: usize = 4096;
 /// Steps of logits in which they are counted.
-const STEPS: usize = 512;
+const STEPS: usize = 1024;
 /// Most estimates.
 const ESTIMATES: usize = 3;
 /// Most tokens that are gathered after an estimate.
 const SPLIT: usize = 8192;
 
-/// Tokens of a step.
-#[derive(Clone, Copy, Default)]
-struct Step {
-    count: u16,
-    amount: f32,
-    squares: f32,
+/// Some tokens of a band, counted by steps of their logits from its top down.
+#[derive(Debug)]
+struct Steps {
+    counts: [u32; STEPS],
+    /// Amount of the tokens before each step, and of their squares; the last entry is the whole.
+    before: [(f64, f64); STEPS + 1],
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Steps { counts: [0; STEPS], before: [(0.0, 0.0); STEPS + 1] }
+    }
+}
+
+impl Steps {
+    /// The step in which so much is reached.
+    fn reaching(&self, amount: f64) -> usize {
+        self.before[1..STEPS].partition_point(|before| before.0 < amount)
+    }
 }
 
 /// Where the last token of a prefix probably lies.
@@ -336,20 +371,10 @@ struct Guess {
 /// A guess from the tokens of some blocks and the exact amounts at both ends of the band; `None`
 /// where they tell nothing. Sums over the row decide whether it is right.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to STEPS - 1")]
-fn estimate(row: &Row<'_>, goal: Goal, band: &Band) -> Option<Guess> {
+fn estimate(row: &Row<'_>, goal: Goal, band: &Band, steps: &mut Steps) -> Option<Guess> {
     let every = (row.logits.len() / SAMPLE).max(1);
-    let blocks = row.block_max.len();
-    // What one sampled token stands for.
-    let stands_for = blocks as f32 / blocks.div_ceil(every) as f32;
-    let sampled = || {
-        let blocks = row.logits.chunks(LOGIT_BLOCK).zip(row.weights.chunks(LOGIT_BLOCK));
-        blocks.step_by(every).flat_map(|(logits, weights)| logits.iter().zip(weights))
-    };
-    let inside = |logit: f32| logit >= band.low && logit < band.high;
     let mut least = [f32::INFINITY; LOGIT_BLOCK];
-    let blocks = row.logits.as_chunks::<LOGIT_BLOCK>().0;
-    for block in blocks.iter().step_by(every) {
+    for block in row.logits.as_chunks::<LOGIT_BLOCK>().0.iter().step_by(every) {
         for (least, &logit) in least.iter_mut().zip(block) {
             *least = if logit < *least { logit } else { *least };
         }
@@ -361,43 +386,48 @@ fn estimate(row: &Row<'_>, goal: Goal, band: &Band) -> Option<Guess> {
     if floor >= top || !per_step.is_finite() {
         return None;
     }
-    let mut steps = [Step::default(); STEPS];
-    for (&logit, &weight) in sampled().filter(|(logit, _)| inside(**logit)) {
-        let amount = match goal {
-            Goal::Count(_) => 1.0,
-            Goal::Weight(_) => weight as f32,
-        };
-        let step = &mut steps[(((top - logit) * per_step) as usize).min(STEPS - 1)];
-        step.count += 1;
-        step.amount += amount;
-        step.squares += amount * amount;
-    }
-    let step_at = |wanted: f32| {
-        let mut sum = 0.0;
-        let reaches = |step: &Step| {
-            sum += step.amount;
-            sum >= wanted
-        };
-        steps.iter().position(reaches).unwrap_or(STEPS - 1)
-    };
+    let seen = logit_steps(row.logits, every, (band.low, top), per_step, &mut steps.counts);
+    // What one sampled token stands for.
+    let stands_for = row.logits.len() as f64 / seen as f64;
+    weigh_steps(row, goal, (top, per_step), steps);
     // The place can be reckoned from either end of the band; what lies between it and that end
     // says how well.
-    let total: f32 = steps.iter().map(|step| step.amount).sum();
-    let error = |steps: &[Step]| 2.5 * steps.iter().map(|s| s.squares).sum::<f32>().sqrt();
+    let (total, squares) = steps.before[STEPS];
     let from_top = goal.distance(band.before) / stands_for;
     let from_bottom = total - goal.distance(band.after) / stands_for;
-    let errors = (error(&steps[..=step_at(from_top)]), error(&steps[step_at(from_bottom)..]));
-    let (place, error) =
-        if errors.0 < errors.1 { (from_top, errors.0) } else { (from_bottom, errors.1) };
-    let (first, last) = (step_at(place - error), step_at(place + error));
+    let above = steps.before[steps.reaching(from_top) + 1].1;
+    let below = squares - steps.before[steps.reaching(from_bottom)].1;
+    let (place, squares) = if above < below { (from_top, above) } else { (from_bottom, below) };
+    let error = 2.5 * squares.max(0.0).sqrt();
+    let (first, last) = (steps.reaching(place - error), steps.reaching(place + error));
     let logit_at = |step: usize| top - step as f32 / per_step;
     // The steps of both ends stay inside.
     let high = if first == 0 { band.high } else { logit_at(first).next_up().min(band.high) };
     let low = logit_at(last + 1).next_down().max(band.low);
-    let middle = logit_at(step_at(place) + 1).clamp(low, high);
-    let count =
-        every * steps[first..=last].iter().map(|step| usize::from(step.count)).sum::<usize>();
+    let middle = logit_at(steps.reaching(place) + 1).clamp(low, high);
+    let count = every * steps.counts[first..=last].iter().map(|c| *c as usize).sum::<usize>();
     (low < middle && middle < high).then_some(Guess { low, middle, high, count })
+}
+
+/// Sums what was counted. All tokens of a step are taken to weigh what one in its middle does: a
+/// step is narrow, and the sample itself knows less.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn weigh_steps(row: &Row<'_>, goal: Goal, (top, per_step): (f32, f32), steps: &mut Steps) {
+    let width = 1.0 / (f64::from(per_step) * row.temperature);
+    let (mut one, fall) = match goal {
+        Goal::Count(_) => (1.0, 1.0),
+        Goal::Weight(_) => {
+            let reach = f64::from(row.max - top) / row.temperature;
+            ((1u64 << WEIGHT_BITS) as f64 * libm::exp(-reach - 0.5 * width), libm::exp(-width))
+        }
+    };
+    let mut sum = (0.0, 0.0);
+    for (count, before) in steps.counts.iter().zip(&mut steps.before[1..]) {
+        let amount = f64::from(*count) * one;
+        sum = (sum.0 + amount, sum.1 + amount * one);
+        *before = sum;
+        one *= fall;
+    }
 }
 
 /// A key that the tokens of at least a weight have at least, and no other.
@@ -456,13 +486,20 @@ fn weight_in(row: &Row<'_>, least: u64, blocks: Range<usize>, sums: &mut [u64]) 
 }
 
 /// Blocks that are summed at once on the way to a token.
-const STRIDE: usize = 32;
+const STRIDE: usize = LOGIT_STRIDE / LOGIT_BLOCK;
 
 /// The kept token whose interval holds `at`, tokens laid out by id.
-pub(super) fn walk(row: &Row<'_>, least: u64, at: u64) -> usize {
+pub(super) fn walk(row: &Row<'_>, least: u64, at: u64, room: &Room) -> usize {
+    let known = if room.strides_from == Some(least) { &room.strides[..] } else { &[] };
     let (mut before, blocks) = (0, row.block_max.len());
     let mut sums = [0; STRIDE];
-    for start in (0..blocks).step_by(STRIDE) {
+    for (stride, start) in (0..blocks).step_by(STRIDE).enumerate() {
+        if let Some(sum) = known.get(stride)
+            && at >= before + sum
+        {
+            before += sum;
+            continue;
+        }
         let end = blocks.min(start + STRIDE);
         let sum = weight_in(row, least, start..end, &mut sums[..end - start]);
         if at >= before + sum {
