@@ -367,6 +367,13 @@ pub struct Quantize {
     /// repeated; the last that fits wins
     #[arg(long, value_name = "WHICH=TYPE")]
     pub tensor_type: Vec<String>,
+    /// Importances of inputs, as llama-imatrix or ds4 collect them: errors that matter more to the
+    /// model's answers are made smaller. Q8_0 and float formats take no notice
+    #[arg(long, value_name = "FILE")]
+    pub imatrix: Option<PathBuf>,
+    /// Refuse importances that say nothing of a tensor that they could steer
+    #[arg(long, requires = "imatrix")]
+    pub imatrix_strict: bool,
     /// The model's name in the file (default: the input's)
     #[arg(long, value_name = "TEXT")]
     pub name: Option<String>,

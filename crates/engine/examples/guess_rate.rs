@@ -4,9 +4,12 @@
 //! many guesses were right. Fails when guessing by itself (`Auto`) loses on tool calls or stories,
 //! or more than 3 % on adversarial text.
 //!
-//! `cargo run --release -p ironstar-engine --example guess_rate [ROUNDS]`; Linux only.
+//! `cargo run --release -p ironstar-engine --example guess_rate [ROUNDS]`; Unix only.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
+mod clock;
+
+use clock::processor_time;
 use ironstar_engine::sampler::Settings;
 use ironstar_engine::{
     CancelFlag, Control, Engine, EngineOptions, Error, Generate, Score, Session, Speculation,
@@ -53,13 +56,6 @@ fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// Seconds that this thread has run, which others on the machine do not lengthen.
-fn processor_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("a Linux kernel");
-    let nanos = stat.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
-    nanos.expect("its first number") / 1e9
-}
-
 fn prompts(engine: &Engine, kind: &str) -> Vec<Vec<u32>> {
     let tokenizer = engine.tokenizer().expect("nano has one");
     if kind == "adversarial" {
@@ -90,9 +86,9 @@ fn measure(
             for prompt in prompts {
                 let mut session = engine.session(prompt.len() + ANSWER)?;
                 session.sync(engine, prompt, &mut |_| {}, &CancelFlag::default())?;
-                let start = processor_seconds();
+                let start = processor_time().as_secs_f64();
                 add(&mut report, &answer(engine, &mut session, speculation, temperature)?);
-                all += processor_seconds() - start;
+                all += processor_time().as_secs_f64() - start;
             }
             // The first round only warms up.
             if round > 0 {
@@ -143,11 +139,11 @@ fn costs(engine: &mut Engine) -> Result<(), Error> {
         engine.set_prompt_rows(rows);
         let steps = 100;
         session.sync(engine, &tokens[..64], &mut |_| {}, &CancelFlag::default())?;
-        let start = processor_seconds();
+        let start = processor_time().as_secs_f64();
         let what = Score { from: 64, drafts: false };
         let all = &tokens[..64 + rows * steps];
         session.score(engine, all, what, &mut |_| Control::Continue, &CancelFlag::default())?;
-        let seconds = (processor_seconds() - start) / 100.0;
+        let seconds = (processor_time().as_secs_f64() - start) / 100.0;
         plain = if rows == 1 { seconds } else { plain };
         println!("a step of {rows} rows: {:.1} us, {:.2} of one", seconds * 1e6, seconds / plain);
     }

@@ -4,16 +4,11 @@
 //! `cargo run --release -p ironstar-engine --example sampler`; Unix only.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
+mod clock;
+
+use clock::processor_time;
 use ironstar_engine::sampler::{Sampler, Settings};
 use std::time::Instant;
-
-/// Processor time of this thread in seconds.
-fn processor_seconds() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    #[expect(clippy::cast_precision_loss, reason = "a short time")]
-    let seconds = time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9;
-    seconds
-}
 
 const TOKENS: usize = 129_280;
 const RUNS: usize = 301;
@@ -42,10 +37,12 @@ fn main() -> Result<(), ironstar_engine::Error> {
         for logits in &rows {
             let mut times = [Vec::with_capacity(RUNS), Vec::with_capacity(RUNS)];
             for position in 0..RUNS {
-                let (start, clock) = (processor_seconds(), Instant::now());
+                let (start, clock) = (processor_time(), Instant::now());
                 let sampled = sampler.sample(logits, &settings, 1, position)?;
-                times[1].push(clock.elapsed().as_secs_f64() * 1e6);
-                times[0].push((processor_seconds() - start) * 1e6);
+                let elapsed = [processor_time() - start, clock.elapsed()];
+                for (times, elapsed) in times.iter_mut().zip(elapsed) {
+                    times.push(elapsed.as_secs_f64() * 1e6);
+                }
                 std::hint::black_box(sampled);
             }
             let [processor, clock] = times.map(|mut times| {

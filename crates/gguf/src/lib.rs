@@ -23,6 +23,7 @@ mod bytes;
 mod error;
 mod file;
 mod header;
+mod imatrix;
 mod metadata;
 pub mod safetensors;
 mod split;
@@ -37,6 +38,7 @@ pub use header::{
     ALIGNMENT_DEFAULT, ALIGNMENT_KEY, ALIGNMENT_MAX, ARRAY_DEPTH_MAX, DIMS_MAX, ENTRIES_MAX,
     HEADER_BYTES_MAX, MAGIC, TENSORS_MAX, VERSION,
 };
+pub use imatrix::Imatrix;
 pub use metadata::Metadata;
 pub use split::PARTS_MAX;
 pub use tensor::{TensorInfo, TensorKind};

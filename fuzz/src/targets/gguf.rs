@@ -2,7 +2,7 @@
 
 use super::{Target, signature};
 use ironstar_gguf::safetensors::Checkpoint;
-use ironstar_gguf::{Array, Gguf, TensorKind, Value, Writer};
+use ironstar_gguf::{Array, Gguf, Imatrix, TensorKind, Value, Writer};
 use ironstar_quant::FORMATS;
 use std::io::Cursor;
 
@@ -25,6 +25,68 @@ pub const FILE: Target = Target {
     bytes_per_byte: 256,
     run: file,
 };
+
+/// Any bytes as importances of either layout; what is given of a tensor is whole and in range.
+pub const IMATRIX: Target = Target {
+    name: "imatrix",
+    seeds: imatrices,
+    dictionary: &[
+        b"GGUF",
+        b"imatrix",
+        b".in_sum2",
+        b".counts",
+        b"\xff\xff\xff\xff",
+        b"\xff\xff\xff\x7f",
+        b"\0\0\xc0\x7f",
+    ],
+    len_max: 4096,
+    base_bytes: 1 << 20,
+    bytes_per_byte: 256,
+    run: imatrix,
+};
+
+fn imatrices() -> Vec<Vec<u8>> {
+    let float = |name: &str, dims: &[u64]| {
+        (name.to_string(), TensorKind::Block(ironstar_quant::Format::F32), dims.to_vec())
+    };
+    let newer = written(
+        &[
+            ("general.type", Value::String("imatrix".into())),
+            ("imatrix.chunk_count", Value::U32(3)),
+        ],
+        &[float("a.in_sum2", &[4, 2]), float("a.counts", &[1, 2])],
+    );
+    let mut older = 1i32.to_le_bytes().to_vec();
+    older.extend(b"\x01\0\0\0a\x03\0\0\0\x08\0\0\0");
+    older.extend((0..8u8).flat_map(|i| f32::from(i).to_le_bytes()));
+    let short = older.clone();
+    older.extend(b"\x03\0\0\0\x04\0\0\0text");
+    vec![newer, older, short]
+}
+
+fn imatrix(bytes: &[u8]) -> u64 {
+    let imatrix = match Imatrix::from_bytes(bytes.to_vec()) {
+        Ok(imatrix) => imatrix,
+        Err(error) => return signature(&error.to_string()),
+    };
+    let mut seen = imatrix.names().len() as u64 + imatrix.datasets().len() as u64;
+    for name in imatrix.names() {
+        for (columns, matrices) in [(4, 2), (8, 1), (1, 1), (2, 8)] {
+            for index in 0..matrices {
+                match imatrix.of(name, index, columns, matrices) {
+                    Ok(Some(means)) => {
+                        assert_eq!(means.len(), columns, "a mean for each column");
+                        assert!(means.iter().all(|m| m.is_finite() && *m >= 0.0), "{means:?}");
+                        seen = seen.wrapping_mul(3) + 2;
+                    }
+                    Ok(None) => seen = seen.wrapping_mul(3) + 1,
+                    Err(error) => seen ^= signature(&error.to_string()),
+                }
+            }
+        }
+    }
+    seen
+}
 
 fn files() -> Vec<Vec<u8>> {
     let nested = Array::Array(vec![Array::U8(vec![1, 2]), Array::U8(vec![])]);

@@ -39,6 +39,7 @@ pub static TARGETS: &[Target] = &[
     chat::RENDER,
     gguf::FILE,
     gguf::SAFETENSORS,
+    gguf::IMATRIX,
     model::LOAD,
     model::RESTORE,
     wire::REQUEST,

@@ -6,7 +6,7 @@
 
 use crate::common::{failure, folder, ironstar, project, text};
 use ironstar_gguf::safetensors::{Checkpoint, Dtype};
-use ironstar_gguf::{Gguf, TensorKind};
+use ironstar_gguf::{Gguf, TensorKind, Value as Data, Writer};
 use ironstar_model::Shape;
 use ironstar_model::deepseek_v4::{Kind, TensorSpec, drafter_specs, tensor_specs};
 use ironstar_quant::Format;
@@ -152,6 +152,103 @@ fn the_bundled_model_is_what_quantize_makes() {
     assert_eq!((code, message.contains("fits no tensor")), (2, true), "{message}");
     let (code, message) = failure(&words(&input, &again, &["--tensor-type", "attention=Q4_K"]));
     assert_eq!((code, message.contains("blocks of 256")), (2, true), "{message}");
+}
+
+const DOWN: &str = "blk.1.ffn_down_exps.weight";
+
+/// A file of importances of one tensor, where one column in eight matters a hundred times as much,
+/// and the second expert saw nothing.
+fn importances(path: &Path, name: &str, columns: usize, experts: usize) {
+    let file = std::fs::File::create(path).expect("a file");
+    let mut writer = Writer::new(file);
+    let float = TensorKind::Block(Format::F32);
+    let size = |n: usize| u64::try_from(n).expect("a small model");
+    writer.metadata("general.type", Data::String("imatrix".into())).expect("a key");
+    let (sums, counts) = (format!("{name}.in_sum2"), format!("{name}.counts"));
+    writer.tensor(&sums, float, &[size(columns), size(experts)]).expect("a tensor");
+    writer.tensor(&counts, float, &[1, size(experts)]).expect("a tensor");
+    let values = (0..columns * experts).flat_map(|i| importance(i % columns).to_le_bytes());
+    writer.data(&sums, &values.collect::<Vec<u8>>()).expect("its data");
+    let seen = (0..experts).flat_map(|expert| (if expert == 1 { 0f32 } else { 5.0 }).to_le_bytes());
+    writer.data(&counts, &seen.collect::<Vec<u8>>()).expect("its data");
+    writer.finish().expect("all was written");
+}
+
+fn importance(column: usize) -> f32 {
+    if column.is_multiple_of(8) { 500.0 } else { 5.0 }
+}
+
+/// Weighted square error of each expert of a tensor of two files.
+fn weighted_errors(exact: &Gguf, coarse: &Gguf, name: &str) -> Vec<f64> {
+    let values = |gguf: &Gguf| {
+        let info = gguf.tensor(name).expect("a tensor of the model");
+        let TensorKind::Block(format) = info.kind else { panic!("floats are wanted") };
+        let mut values = vec![0f32; usize::try_from(info.element_count()).expect("a small model")];
+        (format.info().decode)(&gguf.bytes(info).expect("its data"), &mut values);
+        values
+    };
+    let dims = &exact.tensor(name).expect("a tensor").dims;
+    let columns = usize::try_from(dims[0]).expect("few");
+    let expert = columns * usize::try_from(dims[1]).expect("few");
+    let (exact, coarse) = (values(exact), values(coarse));
+    let misses = exact.iter().zip(&coarse).enumerate().map(|(i, (a, b))| {
+        f64::from(importance(i % columns)) * (f64::from(*a) - f64::from(*b)).powi(2)
+    });
+    misses.collect::<Vec<_>>().chunks(expert).map(|all| all.iter().sum()).collect()
+}
+
+#[test]
+fn importances_lower_the_errors_that_they_weigh() {
+    let folder = folder("importances");
+    let input = project("models/nano.gguf");
+    let [plain, weighed, imatrix] =
+        ["plain.gguf", "weighed.gguf", "imatrix.gguf"].map(|name| folder.join(name));
+    let exact = Gguf::open(&input).expect("the bundled model");
+    let dims = exact.tensor(DOWN).expect("the second layer has experts").dims.clone();
+    let [columns, experts] = [dims[0], dims[2]].map(|n| usize::try_from(n).expect("few"));
+    importances(&imatrix, DOWN, columns, experts);
+    let rule = format!("{DOWN}=Q4_0");
+    let path = imatrix.to_str().expect("UTF-8");
+    text(&words(&input, &plain, &["--tensor-type", &rule]));
+    let more = ["--tensor-type", &rule, "--imatrix", path, "--imatrix-strict"];
+    let report = text(&words(&input, &weighed, &more));
+    assert!(report.contains("1 tensors are weighed, 0 have none"), "{report}");
+    let [plain, weighed] = [plain, weighed].map(|path| Gguf::open(&path).expect("it was made"));
+    let file = weighed.metadata().str("quantize.imatrix.file").expect("where it is from");
+    assert_eq!(file, "imatrix.gguf");
+    let errors = [&plain, &weighed].map(|coarse| weighted_errors(&exact, coarse, DOWN));
+    for (expert, (plain, weighed)) in errors[0].iter().zip(&errors[1]).enumerate() {
+        if expert == 1 {
+            assert_eq!(plain, weighed, "nothing is known of it");
+        } else {
+            assert!(*weighed < plain * 0.9, "expert {expert}: {weighed} of {plain}");
+        }
+    }
+    // Every other tensor is what it was.
+    for info in plain.tensors().iter().filter(|info| info.name != DOWN) {
+        let other = weighed.tensor(&info.name).expect("the same tensors");
+        let bytes = [plain.bytes(info), weighed.bytes(other)].map(|bytes| bytes.expect("its data"));
+        assert!(*bytes[0] == *bytes[1], "{}", info.name);
+    }
+
+    // Of another model, of nothing, and of too little.
+    let output = folder.join("refused.gguf");
+    let refused = |more: &[&str], part: &str| {
+        let (code, message) = failure(&words(&input, &output, more));
+        assert_eq!(code, 2, "{message}");
+        assert!(message.contains(part), "{message}");
+        assert!(!output.exists());
+    };
+    importances(&imatrix, DOWN, columns * 2, experts);
+    refused(&["--imatrix", path], "collected with another model");
+    importances(&imatrix, "blk.1.other.weight", columns, experts);
+    refused(&["--imatrix", path], "none of its 1 tensors");
+    importances(&imatrix, DOWN, columns, experts);
+    refused(
+        &["--mix", "q4", "--tensor-type", "experts=Q4_0", "--imatrix", path, "--imatrix-strict"],
+        "says nothing of",
+    );
+    refused(&["--imatrix", input.to_str().expect("UTF-8")], "importances and not a model");
 }
 
 /// Two runs never write one output together: one is refused, and what comes out is the other's.

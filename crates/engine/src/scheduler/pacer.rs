@@ -5,12 +5,22 @@
 //! without prompts, which come from time to time), and what the prompts' rows add. The rows of the
 //! next slice are those of the last one times (time allowed / time it added), at most doubled or
 //! halved: this finds the right length whatever the curve between rows and time, and follows it
-//! when contexts grow.
+//! when contexts grow. The time allowed is less where steps have lately taken longer than was
+//! expected of them (*surprise*), so that on a machine that others use too a step may take longer
+//! than foreseen and still no answer waits for twice its normal time.
 
 use std::time::Duration;
 
-/// Part of a normal step that prompts may add; the rest of the second is left for noise.
-const SHARE: f64 = 0.75;
+/// What a step with rows of prompts may take, in normal steps, if all goes as expected.
+const LIMIT: f64 = 1.7;
+/// Least part of a normal step that prompts may add, however uneven times are.
+const SHARE_MIN: f64 = 0.35;
+/// What is left of a surprise after each step with rows of prompts.
+const FADING: f64 = 0.97;
+/// Below so much surprise times are even.
+const EVEN: f64 = 1.1;
+/// How far a slice may go beyond the time allowed, for want of a shorter one.
+const COARSE: f64 = 1.15;
 /// Steps with rows of prompts between two without, where answers run.
 const MIXED_MAX: u32 = 31;
 /// First slice where no answer runs.
@@ -32,20 +42,28 @@ struct Point {
 }
 
 impl Point {
-    /// Rows that would take `budget`, not far from here.
+    /// Rows that would take `budget`, not far from here; one more than here if `grows` and there is
+    /// time left, whether or not it seems enough for that one.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
         reason = "a few thousand rows"
     )]
-    fn rows_for(self, budget: f64) -> usize {
+    fn rows_for(self, budget: f64, grows: bool) -> usize {
         let ratio = (budget / self.seconds.max(1e-9)).clamp(0.5, 2.0);
         let rows = self.rows as f64 * ratio;
-        // Growth is by at least one, so that short slices do not stay short for the fixed part of
-        // their time.
-        let rows = if ratio > 1.0 { rows.ceil() } else { rows.floor() };
+        // Growth is by at least one where that is not far from the budget, so that short slices do
+        // not stay short for the fixed part of their time.
+        let is_near = rows.ceil() <= rows * COARSE || grows;
+        let rows = if ratio > 1.0 && is_near { rows.ceil() } else { rows.floor() };
         (rows as usize).max(1)
+    }
+
+    /// What so many rows should take.
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand rows")]
+    fn expected(self, rows: usize) -> f64 {
+        self.seconds * rows as f64 / self.rows as f64
     }
 }
 
@@ -53,8 +71,10 @@ impl Point {
 pub(super) struct Pacer {
     /// Seconds of a step of so many answers and nothing else.
     normal: Vec<Mean>,
-    /// What the last slice beside answers added.
+    /// What a slice beside answers adds, as long as the last one.
     mixed: Option<Point>,
+    /// How many times longer than expected steps with such slices took at worst, lately.
+    surprise: f64,
     /// The last slice without answers.
     alone: Option<Point>,
     mixed_run: u32,
@@ -64,22 +84,29 @@ pub(super) struct Pacer {
 impl Pacer {
     pub fn new(step_max: Duration) -> Self {
         let step_max = step_max.as_secs_f64();
-        Pacer { normal: Vec::new(), mixed: None, alone: None, mixed_run: 0, step_max }
+        Pacer {
+            normal: Vec::new(),
+            mixed: None,
+            surprise: 1.0,
+            alone: None,
+            mixed_run: 0,
+            step_max,
+        }
     }
 
     /// Most rows of prompts in the next step; 0 if a step without them must be measured first.
     pub fn slice(&self, answers: usize) -> usize {
         if answers == 0 {
-            return self.alone.map_or(FIRST_ROWS, |point| point.rows_for(self.step_max));
+            return self.alone.map_or(FIRST_ROWS, |point| point.rows_for(self.step_max, true));
         }
         let Some(normal) = self.normal(answers).filter(|_| self.mixed_run < MIXED_MAX) else {
             return 0;
         };
-        let budget = normal * SHARE;
+        let budget = normal * (LIMIT / self.surprise - 1.0).max(SHARE_MIN);
         match (self.mixed, self.alone) {
-            (Some(point), _) => point.rows_for(budget),
+            (Some(point), _) => point.rows_for(budget, self.mixed_run == 0),
             (None, Some(alone)) => {
-                let most = alone.rows_for(budget);
+                let most = alone.rows_for(budget, false);
                 #[expect(
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
@@ -114,11 +141,23 @@ impl Pacer {
             self.mixed_run += 1;
             let normal = self.normal(answers).unwrap_or(seconds);
             let added = (seconds - normal).max(normal * 0.01);
-            // The short end of a prompt says little about long slices, unless it took too long.
-            let short = self.mixed.is_some_and(|point| rows * 2 < point.rows);
-            if !short || added > normal * SHARE {
+            let Some(point) = self.mixed else {
                 self.mixed = Some(Point { rows, seconds: added });
+                return;
+            };
+            let expected = point.expected(rows);
+            let surprise = (normal + added) / (normal + expected);
+            self.surprise = surprise.max(1.0 + (self.surprise - 1.0) * FADING);
+            // The short end of a prompt says little about long slices, unless it took too long.
+            if rows * 2 < point.rows && added <= normal * (LIMIT - 1.0) {
+                return;
             }
+            // A longer slice says what it costs, where times are even; otherwise a short time may
+            // be luck and a long one may not.
+            let is_news = added > expected || (rows > point.rows && self.surprise < EVEN);
+            let part = if is_news { 1.0 } else { 0.25 };
+            let seconds = expected + (added - expected) * part;
+            self.mixed = Some(Point { rows, seconds });
         }
     }
 }
@@ -150,6 +189,38 @@ mod tests {
             let mean = late.iter().map(|s| s.0).sum::<usize>() / late.len();
             assert!(mean >= wanted, "{fixed} {row}: {mean} rows of {wanted}");
         }
+    }
+
+    #[test]
+    fn times_that_vary_leave_more_room() {
+        // Up to half as long again, as on a machine that others use.
+        let mut state = 1u64;
+        let mut uneven = |time: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            time + time * (state >> 54) / 2048
+        };
+        let mut pacer = Pacer::new(Duration::from_secs(1));
+        let (mut rows_read, mut late, mut worst) = (0, 0, 0);
+        for _ in 0..2000 {
+            let rows = pacer.slice(1);
+            let time = uneven(10_000 + 100 * rows as u64);
+            pacer.observe(1, rows, Duration::from_micros(time));
+            rows_read += rows;
+            // A normal step takes 12.5 ms in the mean.
+            late += usize::from(time > 25_000);
+            worst = worst.max(time);
+        }
+        // Without more room there are 400 that take longer than twice the normal.
+        assert!(late <= 10 && worst < 30_000, "{late} steps, {worst} us");
+        assert!(rows_read > 2000 * 25, "{rows_read}");
+    }
+
+    #[test]
+    fn a_slice_as_long_as_a_step_grows_for_its_fixed_part() {
+        let steps = run(400, |rows| if rows > 1 { 15_000 + 20 * rows as u64 } else { 10_000 });
+        assert!(steps.iter().all(|s| s.1 <= 20_000), "{steps:?}");
+        let late = steps[300..].iter().map(|s| s.0).max().unwrap();
+        assert!(late > 60, "{late} rows where 99 would do");
     }
 
     #[test]

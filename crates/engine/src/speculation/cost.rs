@@ -13,7 +13,8 @@
 //! [`CREDIT_MAX`]. A guess is tried only if its loss, were all of it wrong, is within the credit.
 //! So whatever the text does, N tokens take no longer than N (1 + ALLOWANCE) + CREDIT_MAX plain
 //! steps and the error of a first measurement. A guesser that does not pay rests, and is tried
-//! afresh when the credit is whole and a pause, each longer than the last, is over.
+//! afresh when the credit is whole and a pause, each longer than the last, is over. A session's
+//! credit goes on to the next one, so that many short answers lose no more than a long one.
 
 use super::Drafter;
 use crate::draft::DRAFTS_MAX;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 /// Part of the time that trials may cost.
 const ALLOWANCE: f64 = 0.015;
-/// Most plain steps that trials may cost at once; also what a session begins with.
+/// Most plain steps that trials may cost at once; also what the first session begins with.
 const CREDIT_MAX: f64 = 3.0;
 /// Plain steps before the first guess: they are what everything is compared with.
 const PLAIN_MIN: u32 = 2;
@@ -223,14 +224,16 @@ impl Default for CostModel {
 
 impl CostModel {
     /// For a new session on the same machine and model: it knows the times, expects of guesses what
-    /// was seen of them, and has a credit of its own.
+    /// was seen of them, and has what is left of the credit. What one had to guess and lost is no
+    /// debt.
     pub fn heir(&self) -> CostModel {
         CostModel {
             steps: self.steps,
             pass: self.pass,
             lookup: self.lookup.heir(),
             drafter: self.drafter.heir(),
-            ..CostModel::default()
+            credit: self.credit.max(0.0),
+            guessing: 0,
         }
     }
 

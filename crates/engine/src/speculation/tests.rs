@@ -61,14 +61,15 @@ impl Run {
     }
 }
 
+/// A session of its own: see [`run_after`].
+fn run(machine: Machine, tokens: usize, chance: Chance<'_>) -> Run {
+    run_after(CostModel::default(), machine, tokens, chance)
+}
+
 /// Tokens until there are enough, when the guess at a depth of the step that begins with a token
 /// is right with a chance.
-fn run(machine: Machine, tokens: usize, chance: Chance<'_>) -> Run {
-    let mut run = Run {
-        passed: Vec::new(),
-        report: SpeculationReport::default(),
-        costs: CostModel::default(),
-    };
+fn run_after(costs: CostModel, machine: Machine, tokens: usize, chance: Chance<'_>) -> Run {
+    let mut run = Run { passed: Vec::new(), report: SpeculationReport::default(), costs };
     let (mut random, mut now) = (Random(7), 0.0);
     let seconds = |plain: f64| Duration::from_secs_f64(plain * PLAIN_S);
     while run.passed.len() < tokens {
@@ -191,6 +192,30 @@ fn adversarial_text_costs_three_percent_at_most() {
                 let limit = 5.0 + 0.015 * f64::from(u32::try_from(tokens).expect("few"));
                 assert!(behind <= limit, "{text} on {name}: {behind} behind");
             }
+        }
+    }
+}
+
+/// Short answers one after the other lose no more than a long one, and what comes after them may
+/// gain again.
+#[test]
+fn many_short_answers_cost_three_percent_at_most() {
+    let slow_rows = H200_ROWS.map(|rows| 1.0 + (rows - 1.0) * 3.0);
+    for machine in [CHAINED, BLOCKS, Machine { rows: slow_rows, ..CHAINED }] {
+        for length in [16, 64, 200] {
+            let (mut costs, mut passed, mut tokens) = (CostModel::default(), 0.0, 0u32);
+            while tokens < 1600 {
+                let answer = run_after(costs.heir(), machine, length, &|_, _| 0.0);
+                passed += answer.passed.last().expect("some tokens");
+                tokens += u32::try_from(answer.passed.len()).expect("few");
+                costs = answer.costs;
+            }
+            let rate = f64::from(tokens) / passed;
+            assert!(rate >= 1.0 / 1.03, "{rate} in answers of {length}");
+            // What it costs to find out is a few tokens.
+            let after = run_after(costs.heir(), machine, 200, &|_, _| 0.95).rate();
+            let alone = run(machine, 200, &|_, _| 0.95).rate();
+            assert!(after > alone * 0.85, "{after} of {alone} after answers of {length}");
         }
     }
 }

@@ -5,6 +5,7 @@ mod files;
 mod golden;
 mod helpers;
 mod hostile;
+mod imatrix;
 mod metadata;
 mod published;
 mod round_trip;

@@ -3,9 +3,6 @@
 use crate::support::mixed_text::{CHUNKS, chunk, stress};
 use ironstar_text::Tokenizer;
 
-/// Mixed chunks that every run checks: 3 MB. The rest is in the ignored tests.
-const CHUNKS_FAST: u64 = 48;
-
 /// What the oracle said about one text.
 struct Golden {
     bytes: usize,
@@ -46,9 +43,9 @@ impl Goldens {
     }
 }
 
-fn check_mixed(tokenizer: &Tokenizer, goldens: &str, chunks: u64) {
+fn check_mixed(tokenizer: &Tokenizer, goldens: &str) {
     let goldens = Goldens::read(goldens);
-    for index in 0..chunks {
+    for index in 0..CHUNKS {
         goldens.check(tokenizer, &format!("mixed {index}"), &chunk(index));
     }
 }
@@ -70,12 +67,12 @@ const NANO: &str = "tests/golden/text/ids_nano.txt";
 
 #[test]
 fn v4_ids_of_mixed_text() {
-    check_mixed(&crate::support::v4(), V4, CHUNKS_FAST);
+    check_mixed(&crate::support::v4(), V4);
 }
 
 #[test]
 fn nano_ids_of_mixed_text() {
-    check_mixed(&crate::support::nano(), NANO, CHUNKS_FAST);
+    check_mixed(&crate::support::nano(), NANO);
 }
 
 /// H03: a long run of one kind of character overflowed the stack of a pre-tokenizer.
@@ -88,16 +85,4 @@ fn h03_a_megabyte_without_a_break_v4() {
 #[test]
 fn h03_a_megabyte_without_a_break_nano() {
     check_stress(crate::support::nano(), NANO);
-}
-
-#[test]
-#[ignore = "20 MB; run by hand: cargo test --release -p ironstar-text -- --ignored"]
-fn v4_ids_of_all_mixed_text() {
-    check_mixed(&crate::support::v4(), V4, CHUNKS);
-}
-
-#[test]
-#[ignore = "20 MB; run by hand: cargo test --release -p ironstar-text -- --ignored"]
-fn nano_ids_of_all_mixed_text() {
-    check_mixed(&crate::support::nano(), NANO, CHUNKS);
 }

@@ -11,12 +11,18 @@ const ROWS_MIN: usize = 16;
 /// Parts of the rows for each thread, so that a slow one leaves some to the others.
 const PARTS: usize = 4;
 
-/// Encodes whole rows of `columns` values.
+/// Encodes whole rows of `columns` values; `importance`, one a column, says which errors matter.
 ///
 /// # Panics
 /// If the format has no encoder or rows are not whole blocks; the plan has checked both.
 #[must_use]
-pub fn encode_rows(format: Format, values: &[f32], columns: usize, threads: usize) -> Vec<u8> {
+pub fn encode_rows(
+    format: Format,
+    values: &[f32],
+    importance: Option<&[f32]>,
+    columns: usize,
+    threads: usize,
+) -> Vec<u8> {
     let encode = format.info().encode.expect("the plan only has formats that can be written");
     let row_bytes =
         format.row_bytes(columns).expect("the plan has checked that rows are whole blocks");
@@ -29,7 +35,7 @@ pub fn encode_rows(format: Format, values: &[f32], columns: usize, threads: usiz
     let work = || {
         while let Some((values, bytes)) = next() {
             let rows = values.chunks_exact(columns).zip(bytes.chunks_exact_mut(row_bytes));
-            rows.for_each(|(values, bytes)| encode(values, None, bytes));
+            rows.for_each(|(values, bytes)| encode(values, importance, bytes));
         }
     };
     std::thread::scope(|scope| {
@@ -52,10 +58,10 @@ mod tests {
     fn threads_do_not_change_the_bytes() {
         let columns = 64;
         let values: Vec<f32> = (0..columns * 100).map(|i| ((i * 37 % 101) as f32).sin()).collect();
-        let one = encode_rows(Format::Q8_0, &values, columns, 1);
+        let one = encode_rows(Format::Q8_0, &values, None, columns, 1);
         for threads in [2, 3, 7, 200] {
             assert_eq!(
-                encode_rows(Format::Q8_0, &values, columns, threads),
+                encode_rows(Format::Q8_0, &values, None, columns, threads),
                 one,
                 "{threads} threads"
             );

@@ -2,6 +2,7 @@
 //! out.
 
 mod encode;
+mod importance;
 mod output;
 mod plan;
 mod source;
@@ -9,10 +10,11 @@ mod source;
 use crate::failure::Failure;
 use crate::flags::Quantize;
 use crate::{loading, outfile, print};
+use importance::{Importances, Reach};
 use ironstar_gguf::{Array, Value};
 use ironstar_model::deepseek_v4::{TensorSpec, tensor_specs};
 use ironstar_text::Parts;
-use output::{Job, bytes_of};
+use output::{Inputs, Job, bytes_of};
 use plan::Planned;
 use source::Source;
 use std::collections::BTreeMap;
@@ -41,14 +43,7 @@ pub fn run(flags: &Quantize) -> Result<(), Failure> {
 
     let name = flags.name.clone().or_else(|| source.name()).unwrap_or_else(|| "unnamed".into());
     let parts = source.tokenizer(flags.tokenizer.as_deref())?;
-    if parts.tokens.len() != shape.vocabulary {
-        return Err(Failure::caller(format!(
-            "the tokenizer has {} tokens and the model's vocabulary {}; name the right one with \
-             --tokenizer",
-            parts.tokens.len(),
-            shape.vocabulary
-        )));
-    }
+    check_tokens(&parts, shape.vocabulary)?;
     let mut metadata = shape.to_metadata();
     let temperature = flags.default_temp.or(source.default_temperature());
     metadata.extend(general(&name, temperature));
@@ -58,6 +53,14 @@ pub fn run(flags: &Quantize) -> Result<(), Failure> {
             "{missing} is missing in the input; it is incomplete, or its metadata belongs to \
              another model"
         )));
+    }
+    let importances = flags.imatrix.as_deref().map(Importances::open).transpose()?;
+    let mut reach = None;
+    if let Some(importances) = &importances {
+        let all = model.iter().chain(&drafter);
+        let found = importances.check(all, &source, flags.imatrix_strict)?;
+        metadata.extend(importances.metadata(found.weighed));
+        reach = Some(found);
     }
     let mut jobs = vec![Job { path: &flags.output, metadata, tensors: model }];
     let kind = drafts.as_ref().map_or("mtp", |drafts| drafts.kind);
@@ -74,12 +77,37 @@ pub fn run(flags: &Quantize) -> Result<(), Failure> {
             outfile::check(job.path, &[&flags.input], flags.force)?;
         }
     }
-    report(&jobs, flags.json)?;
+    report(&jobs, reach, flags.json)?;
     if flags.dry_run {
         return Ok(());
     }
+    write(flags, &jobs, &source, importances.as_ref())
+}
+
+fn check_tokens(parts: &Parts, vocabulary: usize) -> Result<(), Failure> {
+    if parts.tokens.len() == vocabulary {
+        return Ok(());
+    }
+    Err(Failure::caller(format!(
+        "the tokenizer has {} tokens and the model's vocabulary {vocabulary}; name the right one \
+         with --tokenizer",
+        parts.tokens.len()
+    )))
+}
+
+fn write(
+    flags: &Quantize,
+    jobs: &[Job<'_>],
+    source: &Source,
+    importances: Option<&Importances>,
+) -> Result<(), Failure> {
+    let mut identity = source.identity(&flags.input);
+    if let Some(imatrix) = flags.imatrix.as_deref().and_then(source::described) {
+        let _ = write!(identity, "\nimportances {imatrix}");
+    }
     let threads = flags.threads.map_or_else(loading::cores, usize::from);
-    jobs.iter().try_for_each(|job| output::write(job, &source, &flags.input, threads))
+    let inputs = Inputs { source, importances, identity, threads };
+    jobs.iter().try_for_each(|job| output::write(job, &inputs))
 }
 
 /// The tensors of both files.
@@ -123,8 +151,8 @@ fn vocabulary(parts: &Parts) -> Vec<(String, Value)> {
     all
 }
 
-/// What will be written: bytes by format, for each file.
-fn report(jobs: &[Job<'_>], json: bool) -> Result<(), Failure> {
+/// What will be written: bytes by format, for each file, and what importances do for it.
+fn report(jobs: &[Job<'_>], reach: Option<Reach>, json: bool) -> Result<(), Failure> {
     let mut text = String::new();
     let mut files = Vec::new();
     for job in jobs {
@@ -145,8 +173,15 @@ fn report(jobs: &[Job<'_>], json: bool) -> Result<(), Failure> {
             "formats": formats,
         }));
     }
+    if let Some(Reach { weighed, unknown }) = reach {
+        let _ = writeln!(text, "importances: {weighed} tensors are weighed, {unknown} have none");
+    }
     if json {
-        text = format!("{}\n", serde_json::json!({ "files": files }));
+        let mut all = serde_json::json!({ "files": files });
+        if let Some(Reach { weighed, unknown }) = reach {
+            all["importances"] = serde_json::json!({ "weighed": weighed, "unknown": unknown });
+        }
+        text = format!("{all}\n");
     }
     print(text.as_bytes())
 }

@@ -5,6 +5,7 @@
 //! have that sum. Only when all are there does the file get its name.
 
 use super::encode::encode_rows;
+use super::importance::Importances;
 use super::plan::Planned;
 use super::source::{Source, rows_of};
 use crate::failure::Failure;
@@ -49,11 +50,23 @@ fn total_of(job: &Job<'_>) -> u64 {
     job.tensors.iter().map(bytes_of).sum()
 }
 
+/// What tensors are made from.
+pub struct Inputs<'a> {
+    /// The weights.
+    pub source: &'a Source,
+    /// What steers the encoders.
+    pub importances: Option<&'a Importances>,
+    /// What both were read from: a partial output is continued only from the same.
+    pub identity: String,
+    /// Threads that encode.
+    pub threads: usize,
+}
+
 /// Writes the file.
-pub fn write(job: &Job<'_>, source: &Source, input: &Path, threads: usize) -> Result<(), Failure> {
+pub fn write(job: &Job<'_>, inputs: &Inputs<'_>) -> Result<(), Failure> {
     let partial = with_ending(job.path, ".partial");
     let journal_path = with_ending(job.path, ".partial.json");
-    let input = source.identity(input);
+    let input = inputs.identity.clone();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let file =
@@ -73,7 +86,7 @@ pub fn write(job: &Job<'_>, source: &Source, input: &Path, threads: usize) -> Re
     let mut written: u64 = job.tensors[..done].iter().map(bytes_of).sum();
     for (index, planned) in job.tensors.iter().enumerate().skip(done) {
         progress.message(&planned.spec.name);
-        journal.sums.push(write_tensor(&mut writer, planned, source, threads)?);
+        journal.sums.push(write_tensor(&mut writer, planned, inputs)?);
         written += bytes_of(planned);
         progress.at(written);
         if index + 1 < job.tensors.len() {
@@ -126,10 +139,9 @@ fn is_at(_: &File, path: &Path) -> bool {
 fn write_tensor(
     writer: &mut Writer<&File>,
     planned: &Planned,
-    source: &Source,
-    threads: usize,
+    inputs: &Inputs<'_>,
 ) -> Result<u32, Failure> {
-    let spec = &planned.spec;
+    let (spec, source) = (&planned.spec, inputs.source);
     let mut sum = crc32fast::Hasher::new();
     let mut put = |bytes: &[u8]| {
         sum.update(bytes);
@@ -146,10 +158,15 @@ fn write_tensor(
             (None, TensorKind::Block(format)) => {
                 let (rows, columns) = (rows_of(spec), spec.dims[0]);
                 let slab = (SLAB_VALUES / columns).max(1);
+                let importance = match inputs.importances {
+                    Some(importances) => importances.of(spec, index)?,
+                    None => None,
+                };
                 for start in (0..rows).step_by(slab) {
                     let values = source.values(spec, index, start..rows.min(start + slab))?;
                     check_numbers(spec, index, start * columns, &values)?;
-                    put(&encode_rows(format, &values, columns, threads))?;
+                    let importance = importance.as_deref();
+                    put(&encode_rows(format, &values, importance, columns, inputs.threads))?;
                 }
             }
             (None, _) => {

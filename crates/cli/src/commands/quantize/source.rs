@@ -213,6 +213,15 @@ impl Source {
         }
     }
 
+    /// Whether a tensor is taken over as it is, so that nothing is encoded.
+    #[must_use]
+    pub fn copies(&self, spec: &TensorSpec, kind: TensorKind) -> bool {
+        match self {
+            Source::Published { .. } => kind == TensorKind::Block(Format::Mxfp4),
+            Source::Gguf { .. } => self.file_of(spec).is_some_and(|(_, info)| info.kind == kind),
+        }
+    }
+
     /// The bytes of one matrix of a published stack, where the model's own import makes them better
     /// than a detour over floats: FP4 as MXFP4 without loss, and ids.
     pub fn imported(
@@ -263,11 +272,14 @@ impl Source {
                 .unwrap_or_default(),
         };
         files.sort();
-        let describe = |file: &PathBuf| {
-            let about = std::fs::metadata(file).ok()?;
-            let changed = about.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
-            Some(format!("{} {} {}", file.display(), about.len(), changed.as_nanos()))
-        };
-        files.iter().filter_map(describe).collect::<Vec<_>>().join("\n")
+        files.iter().filter_map(|file| described(file)).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// A file's name, length and time of change.
+#[must_use]
+pub fn described(file: &Path) -> Option<String> {
+    let about = std::fs::metadata(file).ok()?;
+    let changed = about.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(format!("{} {} {}", file.display(), about.len(), changed.as_nanos()))
 }
