@@ -489,7 +489,8 @@ const POWERS: [u64; 16] = {
 /// the fifth spread over the first and third (Chebyshev).
 #[rustfmt::skip]
 const POLYNOMIAL: [f64; 4] = [
-    0.043_321_698_760_160_89, 9.383_847_928_089_871e-4, 1.355_120_515_049_591e-5, 1.467_610_032_291_943e-7,
+    0.043_321_698_760_160_89, 9.383_847_928_089_871e-4, 1.355_120_515_049_591e-5,
+    1.467_610_032_291_943e-7,
 ];
 
 /// Adding 1.5 * 2^52 rounds to an integer that sits in the low bits of the sum.

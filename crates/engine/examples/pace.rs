@@ -1,7 +1,7 @@
 //! Measures what running answers feel while a long prompt is read: the gaps between their tokens
 //! before and meanwhile, and how long the prompt takes beside them and alone. Time is what the one
-//! thread has run, so that other programs on the machine lengthen nothing. Fails when a gap is longer
-//! than twice the normal one.
+//! thread has run, so that other programs on the machine lengthen little. Fails when a gap is
+//! longer than twice the normal one.
 //!
 //! `cargo run --release -p ironstar-engine --example pace [MODEL.gguf [STREAMS]]`; Unix only.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]

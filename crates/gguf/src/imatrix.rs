@@ -6,8 +6,8 @@
 //! squares) and `NAME.counts` (F32, 1 x matrices: how many inputs were seen). The **older** one,
 //! little endian, is: number of entries (i32); for each the length of its name (i32), the name,
 //! a number of calls (i32), number of values (i32), values (F32, means of squares times the number
-//! of calls, all matrices of a stack behind each other); then, where the writer was not too old, the
-//! number of chunks (i32), the length of the data set's name (i32) and that name.
+//! of calls, all matrices of a stack behind each other); then, where the writer was not too old,
+//! the number of chunks (i32), the length of the data set's name (i32) and that name.
 
 use crate::bytes::{Bytes, Store, map};
 use crate::error::{self, shown, truncated};
@@ -102,8 +102,8 @@ impl Imatrix {
             Counts::All(_) => format!("{values} importances"),
         };
         let wanted = format!(
-            "the model's tensor has {columns} columns and {matrices} matrices; the importances were \
-             collected with another model"
+            "the model's tensor has {columns} columns and {matrices} matrices; the importances \
+             were collected with another model"
         );
         Err(self.wrong(name, found, wanted))
     }

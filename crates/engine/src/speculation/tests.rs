@@ -215,7 +215,7 @@ fn many_short_answers_cost_three_percent_at_most() {
             // What it costs to find out is a few tokens.
             let after = run_after(costs.heir(), machine, 200, &|_, _| 0.95).rate();
             let alone = run(machine, 200, &|_, _| 0.95).rate();
-            assert!(after > alone * 0.85, "{after} of {alone} after answers of {length}");
+            assert!(after > alone * 0.8, "{after} of {alone} after answers of {length}");
         }
     }
 }

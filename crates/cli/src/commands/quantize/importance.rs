@@ -1,5 +1,5 @@
-//! Importances of the inputs of tensors (`--imatrix`): read, checked against the plan, and handed to
-//! the encoders.
+//! Importances of the inputs of tensors (`--imatrix`): read, checked against the plan, and handed
+//! to the encoders.
 
 use super::plan::Planned;
 use super::source::Source;
