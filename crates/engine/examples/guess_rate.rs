@@ -4,7 +4,7 @@
 //! many guesses were right. Fails when guessing by itself (`Auto`) loses on tool calls or stories,
 //! or more than 3 % on adversarial text.
 //!
-//! `cargo run --release -p ironstar-engine --example guess_rate [ROUNDS]`; Unix only.
+//! `cargo run --release -p ironstar-engine --example guess_rate [ROUNDS [KIND]]`; Unix only.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
 mod clock;
@@ -26,8 +26,12 @@ fn main() -> Result<(), Error> {
     let options = EngineOptions { threads: 1, ..EngineOptions::default() };
     let mut engine = Engine::open(&file("models/nano.gguf"), options, &mut |_| {})?;
     costs(&mut engine)?;
+    let only = std::env::args().nth(2);
     let mut lost = Vec::new();
     for (kind, least) in [("tool", 1.0), ("story_qa-thinking", 1.0), ("adversarial", 0.97)] {
+        if only.as_ref().is_some_and(|only| only != kind) {
+            continue;
+        }
         let prompts = prompts(&engine, kind);
         let temperature = if kind == "adversarial" { 1.5 } else { 0.0 };
         let (seconds, reports) = measure(&mut engine, &prompts, temperature, rounds)?;
