@@ -3,7 +3,7 @@
 //! Three kinds of build are made and no more: check (clippy and rustdoc share it), dev (tests and
 //! the fuzz driver) and release (the binary). One target folder holds all of them.
 
-use crate::{clients, kernel_check, metal_check, tidy};
+use crate::{clients, kernel_check, metal_check, tidy, verbs_check};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,11 +16,16 @@ const ANSWER_BYTES: usize = 20;
 
 type Step = (&'static str, &'static str, fn(&Path) -> Result<()>);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     ("fmt", "cargo fmt --check", fmt),
     ("tidy", "the rules of the house", tidy::run),
     ("kernels", "the kernels compile for every CUDA architecture", kernel_check::run),
     ("metal", "the Metal spelling of the kernels has no errors", metal_check::run),
+    (
+        "verbs",
+        "RDMA structures against rdma-core's header, its programs on the fake provider",
+        verbs,
+    ),
     ("clippy", "clippy on everything, warnings are errors", clippy),
     ("doc", "rustdoc without warnings", doc),
     ("test", "all tests of the workspace", test),
@@ -88,6 +93,10 @@ fn doc(root: &Path) -> Result<()> {
 
 fn test(root: &Path) -> Result<()> {
     cargo(root, &["test", "--workspace"], &[])
+}
+
+fn verbs(root: &Path) -> Result<()> {
+    verbs_check::run(root, None)
 }
 
 fn release(root: &Path) -> Result<()> {

@@ -12,6 +12,7 @@ mod kernel_check;
 mod metal_check;
 mod peer_bench;
 mod tidy;
+mod verbs_check;
 
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -26,6 +27,8 @@ cargo xtask kernel-check
     The CUDA kernels through NVRTC for every architecture, with registers and spills; no GPU.
 cargo xtask metal-check
     The Metal spelling of the kernels through clang's front end; no Mac.
+cargo xtask verbs-check [--prefix DIR]
+    Our structures of libibverbs against its header, and its pingpong programs on our fake of it.
 cargo xtask arm
     The processor backend's tests for Arm, under an emulator.
 cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N] [--prefill N]
@@ -56,6 +59,10 @@ fn run(arguments: &[String]) -> Result<()> {
         ["tidy", "--root", folder] => tidy::run(&PathBuf::from(folder)),
         ["kernel-check"] => kernel_check::run(&root),
         ["metal-check"] => metal_check::run(&root),
+        ["verbs-check"] => verbs_check::run(&root, None),
+        ["verbs-check", "--prefix", folder] => {
+            verbs_check::run(&root, Some(&PathBuf::from(folder)))
+        }
         ["arm"] => arm::run(&root),
         ["peer-bench", rest @ ..] => peer_bench::run(&root, rest),
         ["clients", names @ ..] => clients::agents(&root, names),

@@ -3,6 +3,7 @@
 
 mod bench;
 mod ranks;
+mod rdma;
 mod serve;
 mod steer;
 
@@ -10,6 +11,7 @@ pub use bench::{Bench, Fill, Sweep as BenchSweep};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ironstar_engine::BackendChoice;
 pub use ranks::{RankCount, Ranks, Worker};
+pub use rdma::Rdma;
 pub use serve::{Replay, Serve, ThinkingName};
 use std::path::PathBuf;
 pub use steer::{Build, Place, Steer, Steering, Sweep};

@@ -202,8 +202,8 @@ pub fn settings(opened: &Opened, group: &Group, form: Duration) -> Result<Settin
         build: env!("CARGO_PKG_VERSION").into(),
     };
     let deadlines = Deadlines { form, ..Deadlines::default() };
-    let trusted_link = group.trusted_link;
-    Ok(Settings { identity, key, deadlines, trusted_link, ..Settings::default() })
+    let (trusted_link, verbs) = (group.trusted_link, group.rdma.clone());
+    Ok(Settings { identity, key, deadlines, trusted_link, verbs, ..Settings::default() })
 }
 
 /// The blame of a group that was not formed.

@@ -15,13 +15,16 @@ mod hub;
 mod links;
 mod member;
 mod monitor;
+mod verbs;
 mod words;
 
 pub use channel::{Channel, Key, PREAMBLE_BYTES, Preamble};
 pub use hub::Hub;
 pub use member::Member;
+pub use verbs::{VerbsWord, connect_verbs};
 pub use words::{Join, LinkHello, Purpose, Roster, Word};
 
+use crate::link::VerbsSettings;
 use crate::mesh::{Mesh, Timing};
 use crate::stream::Stream;
 use std::path::PathBuf;
@@ -35,12 +38,14 @@ pub enum Transport {
     Tcp,
     /// Shared memory of one machine.
     Shm,
+    /// RDMA: Thunderbolt, RoCE, InfiniBand.
+    Verbs,
 }
 
 impl Transport {
     /// Every transport with its name.
-    pub const NAMES: [(&'static str, Transport); 2] =
-        [("tcp", Transport::Tcp), ("shm", Transport::Shm)];
+    pub const NAMES: [(&'static str, Transport); 3] =
+        [("tcp", Transport::Tcp), ("shm", Transport::Shm), ("verbs", Transport::Verbs)];
 
     /// Name on the command line.
     #[must_use]
@@ -96,6 +101,8 @@ pub struct Settings {
     pub trusted_link: bool,
     /// Where files of shared memory are made.
     pub folder: PathBuf,
+    /// Which RDMA device, where RDMA carries the gates.
+    pub verbs: VerbsSettings,
     /// How long things may take.
     pub deadlines: Deadlines,
     /// How gates wait.
@@ -122,6 +129,7 @@ impl Default for Settings {
             key: None,
             trusted_link: false,
             folder: if shm.is_dir() { shm } else { PathBuf::from("/tmp") },
+            verbs: VerbsSettings::default(),
             deadlines: Deadlines::default(),
             timing: Timing::default(),
             streams: false,

@@ -43,14 +43,15 @@ mod watch;
 pub use alone::Alone;
 pub use control::{
     Channel, Deadlines, Formed, Hub, Identity, Join, Key, LinkHello, Member, PREAMBLE_BYTES,
-    Preamble, Purpose, Roster, Settings, Transport, Word,
+    Preamble, Purpose, Roster, Settings, Transport, VerbsWord, Word, connect_verbs,
 };
 pub use error::{Error, Refusal};
 pub use flow::Flow;
 pub use group::Cluster;
 pub use launch::{DEFAULT_PORT, Launch, launch};
 pub use link::{
-    ByteLink, Bytes, Limits, Link, LinkError, MemoryLink, ShmLink, ShmSize, TcpLink, tune,
+    ByteLink, Bytes, Limits, Link, LinkError, MemoryLink, ShmLink, ShmSize, TcpLink, VerbsAddress,
+    VerbsConnection, VerbsLink, VerbsSettings, tune,
 };
 pub use mesh::{BROADCAST_BYTES_MAX, Mesh, Place, Timing};
 pub use message::{Damage, HEADER_BYTES, Header, payload_sum, placed_sum};

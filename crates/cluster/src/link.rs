@@ -10,11 +10,14 @@ mod map;
 mod memory;
 mod shm;
 mod tcp;
+mod verbs;
 
 pub use bytes::{ByteLink, Bytes};
 pub use memory::MemoryLink;
 pub use shm::{ShmLink, ShmSize};
 pub use tcp::{TcpLink, tune};
+pub(crate) use verbs::{Abilities, Half, Site, Verbs};
+pub use verbs::{VerbsAddress, VerbsConnection, VerbsLink, VerbsSettings};
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Flags of several ranks on one model, and of `worker`.
 
-use super::{BackendName, Command, IsaName, Model, Numerics};
+use super::{BackendName, Command, IsaName, Model, Numerics, Rdma};
 use clap::Args;
 use ironstar_cluster::{Launch, Transport};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub struct Ranks {
     #[arg(long, value_name = "32|16|8", default_value = "32", value_parser = activation_bits)]
     pub activation_bits: u32,
     /// What carries what ranks say to each other: shm (the default where they are started here),
-    /// tcp (the default where others start them)
+    /// tcp (the default where others start them), verbs (RDMA)
     #[arg(long, value_name = "NAME", value_parser = transport)]
     pub transport: Option<Transport>,
     /// Wait at this address for `ironstar worker --join` instead of starting the other ranks here
@@ -42,6 +42,9 @@ pub struct Ranks {
           conflicts_with_all = ["ranks", "stages", "layers", "activation_bits", "transport",
                                 "listen", "trusted_link"])]
     pub cluster: Option<PathBuf>,
+    /// Devices of `--transport verbs`.
+    #[command(flatten)]
+    pub rdma: Rdma,
     /// What started this process, where that is asked for.
     #[arg(skip)]
     pub launch: Option<Launch>,
@@ -126,6 +129,9 @@ pub struct Worker {
     /// End when standard input does: whoever started it is gone
     #[arg(long, hide = true)]
     pub tied: bool,
+    /// Devices, where rank 0 wants RDMA.
+    #[command(flatten)]
+    pub rdma: Rdma,
     /// What started this process.
     #[arg(skip)]
     pub launch: Option<Launch>,
@@ -180,6 +186,7 @@ impl Worker {
             rank: None,
             rank_key_file: ranks.rank_key_file.clone(),
             trusted_link: ranks.trusted_link,
+            rdma: ranks.rdma.clone(),
             model: model.model.clone(),
             mtp_model: model.mtp_model.clone(),
             backend: model.backend,

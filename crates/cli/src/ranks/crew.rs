@@ -48,6 +48,7 @@ pub fn commands(
                 command.arg(flag).arg(path);
             }
         }
+        command.args(flags.ranks.rdma.words());
         // Ctrl-C is for rank 0, which ends the others.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);

@@ -4,7 +4,7 @@
 use super::file::{ClusterFile, Mode};
 use crate::failure::Failure;
 use crate::flags::{RankCount, Ranks, Worker};
-use ironstar_cluster::{Launch, Transport};
+use ironstar_cluster::{Launch, Transport, VerbsSettings};
 use ironstar_model::{Stages, Wire};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -24,6 +24,8 @@ pub struct Group {
     pub key_file: Option<PathBuf>,
     /// The cable is private: links are not encrypted.
     pub trusted_link: bool,
+    /// This process's RDMA device, where that carries them.
+    pub rdma: VerbsSettings,
     /// Machines of the ranks, where a file names them.
     pub machines: Vec<Option<String>>,
 }
@@ -54,9 +56,10 @@ impl Group {
     /// What rank 0's flags want.
     pub fn of_flags(flags: &Ranks) -> Result<Group, Failure> {
         let mut group = match &flags.cluster {
-            Some(path) => ClusterFile::read(path)?.group(path)?,
+            Some(path) => ClusterFile::read(path)?.group(path, 0)?,
             None => Group::of_words(flags)?,
         };
+        group.rdma = flags.rdma.over(group.rdma);
         group.key_file = group.key_file.or_else(|| flags.rank_key_file.clone());
         if group.ranks == 1 && group.listen.is_some() {
             let text = "--listen waits for other ranks: say how many with --ranks N";
@@ -99,8 +102,8 @@ impl Group {
         let transport = flags.transport.unwrap_or(usual);
         let ranks = nodes.or(said).unwrap_or(1);
         let key_file = flags.rank_key_file.clone();
-        let machines = Vec::new();
-        Ok(Group { ranks, layers, transport, listen, key_file, trusted_link, machines })
+        let (rdma, machines) = (VerbsSettings::default(), Vec::new());
+        Ok(Group { ranks, layers, transport, listen, key_file, trusted_link, rdma, machines })
     }
 }
 
@@ -114,12 +117,13 @@ impl Place {
             listen: None,
             key_file: None,
             trusted_link: flags.trusted_link,
+            rdma: VerbsSettings::default(),
             machines: Vec::new(),
         };
         let (join, rank, ranks) = match (&flags.join, &flags.cluster, &flags.launch) {
             (Some(join), _, _) => (address(join, "--join")?, flags.rank, None),
             (None, Some(path), _) => {
-                group = ClusterFile::read(path)?.group(path)?;
+                group = ClusterFile::read(path)?.group(path, flags.rank.unwrap_or(0))?;
                 let join = group.listen.ok_or_else(|| nowhere("the file"))?;
                 let rank = flags.rank.filter(|rank| (1..group.ranks).contains(rank));
                 let rank = rank.ok_or_else(|| {
@@ -142,6 +146,7 @@ impl Place {
             (None, None, None) => return Err(nowhere("no launcher")),
         };
         group.key_file = group.key_file.or_else(|| flags.rank_key_file.clone());
+        group.rdma = flags.rdma.over(group.rdma);
         Ok(Place { group, join, rank, ranks })
     }
 }
@@ -186,11 +191,20 @@ impl ClusterFile {
         Ok(())
     }
 
-    /// The group that the file describes.
-    fn group(self, path: &std::path::Path) -> Result<Group, Failure> {
+    /// A rank's RDMA device.
+    fn rdma(&self, rank: usize) -> Result<VerbsSettings, String> {
+        let Some(named) = self.ranks.get(rank) else { return Ok(VerbsSettings::default()) };
+        let gid = named.gid.map(u8::try_from).transpose();
+        let gid = gid.map_err(|_| format!("`gid` of rank {rank}: tables end at 255"))?;
+        Ok(VerbsSettings { device: named.device.clone(), gid, ..VerbsSettings::default() })
+    }
+
+    /// The group that the file describes, for one of its ranks.
+    fn group(self, path: &std::path::Path, rank: usize) -> Result<Group, Failure> {
         let named = |text: String| Failure::caller(format!("{}: {text}", path.display()));
         let ranks = self.ranks.len();
         self.check_devices().map_err(named)?;
+        let rdma = self.rdma(rank).map_err(named)?;
         let wire = Wire::of_bits(self.activation_bits.unwrap_or(32));
         let wire = wire.ok_or_else(|| named("`activation_bits` is 32, 16 or 8".into()))?;
         let layers = match self.mode {
@@ -226,6 +240,7 @@ impl ClusterFile {
             listen: Some(self.listen),
             key_file: self.key_file.map(beside),
             trusted_link: self.trusted_link,
+            rdma,
             machines: self.ranks.into_iter().map(|rank| rank.address).collect(),
         })
     }

@@ -3,6 +3,8 @@
 mod common;
 mod dspark;
 mod pipeline;
+#[path = "../../../cluster/tests/fake/provider.rs"]
+mod provider;
 mod quantize;
 mod ranks;
 mod run;

@@ -2,6 +2,7 @@
 //! happens when a rank is killed.
 
 use crate::common::{failure, ironstar, text};
+use crate::provider::provider;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -20,6 +21,20 @@ fn ranks_answer_as_one_process_does() {
     assert_eq!(story(&["--ranks", "2"]), one, "two over shared memory");
     assert_eq!(story(&["--ranks", "2", "--transport", "tcp"]), one, "two over TCP");
     assert_eq!(story(&["--ranks", "4", "--speculate", "mtp"]), one, "four that guess");
+    for (ranks, words) in [("2", ""), ("4", ""), ("2", "apple,scribble")] {
+        let fake = provider(words);
+        let fake = fake.to_str().expect("a path of ours");
+        let verbs = ["--ranks", ranks, "--transport", "verbs", "--rdma-library", fake];
+        assert_eq!(story(&verbs), one, "{ranks} over RDMA, fake provider `{words}`");
+    }
+}
+
+#[test]
+fn rdma_that_is_not_there_is_told_with_what_to_do() {
+    let words = ["run", "-p", "x", "--ranks", "2", "--transport", "verbs", "--rdma-library"];
+    let (code, errors) = failure(&[&words[..], &["/nowhere/libibverbs.so.1"]].concat());
+    assert!(code == 1 && errors.contains("/nowhere/"), "{code} {errors}");
+    assert!(errors.contains("choose another transport"), "{errors}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::door::{Door, Guest};
 use super::words::{Join, Roster};
-use super::{Channel, Formed, Settings, Transport, Word, links, monitor, random};
+use super::{Channel, Formed, Settings, Transport, Word, links, monitor, random, verbs};
 use crate::error::{Error, Refusal};
 use crate::watch::Watch;
 use std::net::SocketAddr;
@@ -50,6 +50,9 @@ impl Hub {
             });
         }
         check_reach(address, &settings)?;
+        if transport == Transport::Verbs {
+            verbs::check(&settings.verbs, address.ip())?;
+        }
         let door = Door::open(address, settings.key.clone(), settings.deadlines.handshake)?;
         let (former, parked) = (vec![None; ranks], Vec::new());
         Ok(Self { settings, ranks, transport, door, next_epoch: 0, former, parked })

@@ -2,7 +2,7 @@
 
 use super::door::{Door, Guest};
 use super::words::{LinkHello, Purpose, Roster};
-use super::{Channel, Formed, Settings, Transport, Word};
+use super::{Channel, Formed, Settings, Transport, Word, connect_verbs};
 use crate::error::Error;
 use crate::link::{Limits, Link, LinkError, ShmLink, TcpLink, tune};
 use crate::mesh::{Mesh, Place, Timing};
@@ -32,7 +32,21 @@ pub(super) fn make(
     let purposes: &[Purpose] =
         if roster.streams { &[Purpose::Gates, Purpose::Records] } else { &[Purpose::Gates] };
     let made = match roster.transport {
-        Transport::Tcp => tcp(roster, purposes, settings, door, strangers, end)?,
+        Transport::Tcp => {
+            let connected = connect(roster, purposes, settings, door, strangers, end)?;
+            let make = |one: Connected| one.make(|channel| link(channel, settings));
+            connected.into_iter().map(make).collect::<Result<_, _>>()?
+        }
+        Transport::Verbs => {
+            let mut connected = connect(roster, purposes, settings, door, strangers, end)?;
+            // Both ends of a link talk to each other meanwhile and to nobody else. In this order
+            // the lowest two ranks that have not are free for each other, so somebody always goes
+            // on.
+            connected.sort_by_key(|one| (one.rank, one.purpose));
+            let verbs = |channel| connect_verbs(channel, &settings.verbs, None, end);
+            let make = |one: Connected| one.make(verbs);
+            connected.into_iter().map(make).collect::<Result<_, _>>()?
+        }
         Transport::Shm => shm(roster, purposes, settings, end)?,
     };
     let place = Place { rank: roster.rank, ranks, epoch: roster.epoch };
@@ -63,7 +77,7 @@ pub(super) fn make(
 fn ranks_here(roster: &Roster) -> usize {
     match roster.transport {
         Transport::Shm => roster.addresses.len(),
-        Transport::Tcp => {
+        Transport::Tcp | Transport::Verbs => {
             let own = roster.addresses[roster.rank].ip();
             roster.addresses.iter().filter(|address| address.ip() == own).count()
         }
@@ -77,26 +91,43 @@ struct Made {
     link: Box<dyn Link>,
 }
 
+/// A connection to a rank, of which a link is made.
+struct Connected {
+    rank: usize,
+    purpose: Purpose,
+    channel: Channel,
+}
+
+impl Connected {
+    fn make<L: Link + 'static>(
+        self,
+        link: impl FnOnce(Channel) -> Result<L, Error>,
+    ) -> Result<Made, Error> {
+        let (rank, purpose) = (self.rank, self.purpose);
+        Ok(Made { rank, purpose, link: Box::new(link(self.channel)?) })
+    }
+}
+
 /// Dials the ranks below and answers those above.
-fn tcp(
+fn connect(
     roster: &Roster,
     purposes: &[Purpose],
     settings: &Settings,
     door: &Door,
     strangers: &mut Vec<Guest>,
     end: Instant,
-) -> Result<Vec<Made>, Error> {
+) -> Result<Vec<Connected>, Error> {
     let Roster { rank, epoch, nonce, .. } = *roster;
-    let mut made: Vec<Made> = Vec::new();
+    let mut made: Vec<Connected> = Vec::new();
     for (other, &address) in roster.addresses[..rank].iter().enumerate() {
         for &purpose in purposes {
             let hello = LinkHello { nonce, epoch, from: rank, to: other, purpose };
             let channel = greet(dial(address, settings, end)?, hello, end)?;
-            made.push(Made { rank: other, purpose, link: Box::new(link(channel, settings)?) });
+            made.push(Connected { rank: other, purpose, channel });
         }
     }
     let above = rank + 1..roster.addresses.len();
-    let is_new = |made: &[Made], hello: &LinkHello| {
+    let is_new = |made: &[Connected], hello: &LinkHello| {
         made.iter().all(|one| (one.rank, one.purpose) != (hello.from, hello.purpose))
     };
     while made.len() < (roster.addresses.len() - 1) * purposes.len() {
@@ -116,8 +147,8 @@ fn tcp(
                     && is_new(&made, &hello) =>
             {
                 guest.channel.say(&Word::Linked)?;
-                let link = Box::new(link(guest.channel, settings)?);
-                made.push(Made { rank: hello.from, purpose: hello.purpose, link });
+                let channel = guest.channel;
+                made.push(Connected { rank: hello.from, purpose: hello.purpose, channel });
             }
             // Somebody of an attempt that failed: it hears of it when its connection closes.
             Word::Link(_) => {}

@@ -1,5 +1,6 @@
 //! What is said on control connections.
 
+use super::verbs::VerbsWord;
 use super::{Identity, Transport};
 use crate::error::Refusal;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ pub enum Word {
     Link(LinkHello),
     /// It has it.
     Linked,
+    /// Two ranks make an RDMA link.
+    Verbs(VerbsWord),
     /// No.
     Refused {
         /// Why, to decide by.
@@ -82,7 +85,7 @@ pub struct LinkHello {
 }
 
 /// What a link is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
     /// Gates.

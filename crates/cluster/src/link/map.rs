@@ -1,6 +1,7 @@
-//! Memory that two processes share. All unsafe code of this crate is here.
+//! Memory that somebody else writes too: another process, or a network card. All unsafe code of
+//! this crate is here and in `verbs/device.rs`.
 
-use memmap2::MmapRaw;
+use memmap2::{MmapMut, MmapRaw};
 use std::fs::File;
 use std::sync::atomic::AtomicU64;
 
@@ -15,6 +16,20 @@ impl SharedMap {
     /// ends and unlinked as soon as both have it).
     pub fn new(file: &File) -> std::io::Result<Self> {
         Ok(Self { map: MmapRaw::map_raw(file)? })
+    }
+
+    /// Pages of zeros that no other process has: for a card. A child of this process gets none of
+    /// them, since a fork would put copies under what the card writes to.
+    pub fn private(bytes: usize) -> std::io::Result<Self> {
+        let map = MmapMut::map_anon(bytes)?;
+        #[cfg(target_os = "linux")]
+        map.advise(memmap2::Advice::DontFork)?;
+        Ok(Self { map: map.into() })
+    }
+
+    /// Where it begins, for a card.
+    pub fn address(&self) -> *mut std::ffi::c_void {
+        self.map.as_mut_ptr().cast()
     }
 
     /// Bytes of the map.

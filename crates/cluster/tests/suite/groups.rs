@@ -1,7 +1,7 @@
 //! Groups over every transport: gates, commands, breaks and what follows.
 
-use crate::support::{hub, keyed, member, on_ranks, part, settings};
-use ironstar_cluster::{Alone, Cluster, Settings, Transport, measure};
+use crate::support::{THUNDERBOLT, any_port, hub, keyed, member, on_ranks, part, settings, verbs};
+use ironstar_cluster::{Alone, Cluster, Settings, Transport, VerbsSettings, measure};
 use ironstar_device::{Exchange, ExchangeError, GateKind};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -47,6 +47,29 @@ fn one_to_eight_ranks_over_shared_memory() {
     }
 }
 
+/// Settings whose RDMA links go over the fake provider with these words.
+fn over_verbs(words: &str) -> Settings {
+    Settings { verbs: verbs(words), ..settings() }
+}
+
+#[test]
+fn one_to_four_ranks_over_verbs() {
+    for ranks in [1, 2, 3, 4] {
+        passes(Transport::Verbs, ranks, &over_verbs(""));
+    }
+    passes(Transport::Verbs, 2, &over_verbs(THUNDERBOLT));
+    passes(Transport::Verbs, 3, &Settings { verbs: verbs(THUNDERBOLT), ..keyed('7') });
+}
+
+#[test]
+fn a_group_without_the_library_is_told_before_it_waits() {
+    let nowhere = Some("/nowhere/libibverbs.so.1".into());
+    let verbs = VerbsSettings { library: nowhere, ..VerbsSettings::default() };
+    let settings = Settings { verbs, ..settings() };
+    let error = Cluster::bind(any_port(), 2, Transport::Verbs, settings).err().expect("no library");
+    assert!(error.to_string().contains("choose another transport"), "{error}");
+}
+
 #[test]
 fn with_a_key_everything_is_sealed_unless_the_link_is_trusted() {
     passes(Transport::Tcp, 3, &keyed('7'));
@@ -58,7 +81,7 @@ fn with_a_key_everything_is_sealed_unless_the_link_is_trusted() {
 /// whole again when somebody takes the place.
 fn comes_back(transport: Transport) {
     const RANKS: usize = 3;
-    let settings = settings();
+    let settings = over_verbs("");
     let hub = hub(RANKS, transport, &settings);
     let address = hub.address();
     let gate = |group: &mut Cluster| {
@@ -101,6 +124,7 @@ fn comes_back(transport: Transport) {
 fn a_lost_rank_is_replaced_and_the_others_go_on() {
     comes_back(Transport::Tcp);
     comes_back(Transport::Shm);
+    comes_back(Transport::Verbs);
 }
 
 #[test]

@@ -143,5 +143,6 @@ fn nothing_there_is_nothing_and_not_a_wait() {
 fn the_table_has_every_transport() {
     let names: Transports = pairs();
     let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["memory", "tcp", "sealed tcp", "shared memory"]);
+    let wanted = ["memory", "tcp", "sealed tcp", "shared memory", "verbs", "framed verbs"];
+    assert_eq!(names, wanted);
 }

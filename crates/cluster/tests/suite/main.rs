@@ -9,3 +9,7 @@ mod rendezvous;
 mod splits;
 mod streams;
 mod support;
+mod verbs;
+
+#[path = "../fake/provider.rs"]
+mod provider;

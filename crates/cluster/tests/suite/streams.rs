@@ -1,6 +1,6 @@
 //! Records of a pipeline: any length, both ways at once, whole or an error.
 
-use crate::support::{hub, member, on_ranks, pairs, part, settings};
+use crate::support::{hub, member, on_ranks, pairs, part, settings, verbs};
 use ironstar_cluster::{Cluster, Limits, Pace, Record, Settings, Stream, Transport, Watch};
 use ironstar_device::{Exchange, ExchangeError, GateKind};
 use std::time::Duration;
@@ -51,8 +51,8 @@ fn records_of_all_lengths_pass_both_ways_at_once() {
 #[test]
 fn a_pipeline_passes_activations_along_while_gates_go_on() {
     const RANKS: usize = 3;
-    let settings = Settings { streams: true, ..settings() };
-    for transport in [Transport::Tcp, Transport::Shm] {
+    let settings = Settings { streams: true, verbs: verbs(""), ..settings() };
+    for transport in [Transport::Tcp, Transport::Shm, Transport::Verbs] {
         let last = on_ranks(RANKS, transport, &settings, |mut group| {
             let rank = group.rank();
             assert!(group.take_stream(rank).is_none(), "no stream to itself");

@@ -1,8 +1,9 @@
 //! Groups of threads over real links.
 
+use crate::provider::provider;
 use ironstar_cluster::{
-    Cluster, Deadlines, Hub, Identity, Key, Limits, Link, Member, MemoryLink, Pace, Settings,
-    ShmLink, TcpLink, Timing, Transport, tune,
+    Channel, Cluster, Deadlines, Error, Hub, Identity, Key, Limits, Link, Member, MemoryLink, Pace,
+    Settings, ShmLink, TcpLink, Timing, Transport, VerbsLink, VerbsSettings, connect_verbs, tune,
 };
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,7 +97,50 @@ pub fn pairs() -> Transports {
             }),
         ),
         ("shared memory", Box::new(|limits| boxed(shm_pair(limits)))),
+        // What RoCE cards do, and what Thunderbolt does.
+        ("verbs", Box::new(|limits| boxed(verbs_pair(["", ""], Some(limits)).expect("a link")))),
+        (
+            "framed verbs",
+            Box::new(|limits| boxed(verbs_pair([THUNDERBOLT; 2], Some(limits)).expect("a link"))),
+        ),
     ]
+}
+
+/// Words for the fake provider: Thunderbolt's rules, and buffers that hold rubbish until a message
+/// is whole.
+pub const THUNDERBOLT: &str = "apple,scribble";
+
+/// Settings for the fake provider with these words.
+pub fn verbs(words: &str) -> VerbsSettings {
+    VerbsSettings { library: Some(provider(words)), ..VerbsSettings::default() }
+}
+
+/// Two ends over fake providers that behave as the words say, or why there are none: what the
+/// first end was told.
+pub fn verbs_pair(
+    words: [&str; 2],
+    limits: Option<Limits>,
+) -> Result<(VerbsLink, VerbsLink), Error> {
+    verbs_pair_of(words.map(verbs), limits)
+}
+
+/// [`verbs_pair`] with any settings.
+pub fn verbs_pair_of(
+    [left, right]: [VerbsSettings; 2],
+    limits: Option<Limits>,
+) -> Result<(VerbsLink, VerbsLink), Error> {
+    let listener = TcpListener::bind(any_port()).expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let time = Duration::from_secs(10);
+    let other = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("somebody connects");
+        let channel = Channel::answer(stream, None, time)?;
+        connect_verbs(channel, &right, limits, Instant::now() + time)
+    });
+    let channel = Channel::dial(address, None, time).expect("it listens");
+    let first = connect_verbs(channel, &left, limits, Instant::now() + time);
+    let second = other.join().expect("the other end's thread");
+    Ok((first?, second?))
 }
 
 fn boxed<L: Link + 'static>((left, right): (L, L)) -> (Box<dyn Link>, Box<dyn Link>) {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::flags::Rdma;
 use ironstar_model::Stages;
 
 /// The example of the documentation, in the first block of JSON there.
@@ -13,7 +14,7 @@ fn documented() -> String {
 fn group(text: &str) -> Result<Group, String> {
     let path = std::path::Path::new("/etc/ironstar/cluster.json");
     let file = ClusterFile::parse(text)?;
-    file.group(path).map_err(|failure| failure.message)
+    file.group(path, 1).map_err(|failure| failure.message)
 }
 
 #[test]
@@ -69,8 +70,25 @@ fn flags() -> Ranks {
         rank_key_file: None,
         trusted_link: false,
         cluster: None,
+        rdma: Rdma::default(),
         launch: None,
     }
+}
+
+#[test]
+fn a_rank_has_its_own_rdma_device_and_flags_count_more() {
+    let text = documented().replace("\"tcp\"", "\"verbs\"");
+    let text = text.replacen("\"0-20\"", "\"0-20\", \"device\": \"mlx5_0\"", 1);
+    let text = text.replacen("\"21-42\"", "\"21-42\", \"device\": \"mlx5_1\", \"gid\": 3", 1);
+    let found = group(&text).expect("rank 1's");
+    assert_eq!((found.rdma.device.as_deref(), found.rdma.gid), (Some("mlx5_1"), Some(3)));
+    assert_eq!(found.transport, Transport::Verbs);
+    let flags = Rdma { rdma_gid: Some(5), ..Rdma::default() };
+    let over = flags.over(found.rdma);
+    assert_eq!((over.device.as_deref(), over.gid), (Some("mlx5_1"), Some(5)));
+    assert_eq!(flags.words(), ["--rdma-gid", "5", "--rdma-connection", "any"]);
+    let error = group(&text.replace("\"gid\": 3", "\"gid\": 300")).expect_err("no such index");
+    assert!(error.contains("`gid` of rank 1"), "{error}");
 }
 
 #[test]
