@@ -198,7 +198,7 @@ impl Machines {
     fn ask(&self, port: u16) -> (String, String) {
         let body = r#"{"prompt":"Once upon a time","max_tokens":12,"temperature":0}"#;
         let head = format!(
-            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );

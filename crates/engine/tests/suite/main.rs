@@ -3,6 +3,7 @@
 mod common;
 mod faults;
 mod nano;
+mod pipeline;
 mod scheduler;
 mod score;
 mod session;

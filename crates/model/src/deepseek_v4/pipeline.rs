@@ -26,6 +26,7 @@ use super::results::Given;
 use super::{Stages, State, Wire};
 use crate::{Error, Output};
 use ironstar_device::{Backend, Buffer, Error as DeviceError, Exchange, ExchangeError, GateKind};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,8 @@ use std::time::{Duration, Instant};
 
 /// Most bytes of a state in one record.
 const RECORD_BYTES: usize = 64 << 20;
+/// Orders that may be told to a node that is busy: they meet posted receives of its links.
+const ORDERS_MAX: usize = 12;
 /// Most steps that are under way; answers of as many fit into the queues of a stream.
 const WINDOW_MAX: usize = 8;
 
@@ -120,8 +123,10 @@ struct Line {
     why: Option<ExchangeError>,
     /// Number of the last order in this epoch that moves streams or is answered.
     orders: u64,
-    /// Steps of rank 0 that were not answered yet.
-    under_way: usize,
+    /// Steps of rank 0 that were not answered yet: how many orders each was the last of.
+    under_way: VecDeque<usize>,
+    /// Orders after the last of them.
+    told: usize,
 }
 
 impl fmt::Debug for Pipe {
@@ -132,6 +137,11 @@ impl fmt::Debug for Pipe {
 
 impl Line {
     fn tell(&mut self, order: &Order) -> Result<(), Error> {
+        if self.under_way.iter().sum::<usize>() + self.told >= ORDERS_MAX {
+            self.settle(0)?;
+            self.told = 0;
+        }
+        self.told += 1;
         self.exchange.broadcast(&mut order.encode()).map_err(DeviceError::from)?;
         Ok(())
     }
@@ -180,12 +190,12 @@ impl Line {
     /// Waits for answers until at most so many steps are under way.
     fn settle(&mut self, most: usize) -> Result<(), Error> {
         let last = self.exchange.ranks() - 1;
-        while self.under_way > most {
+        while self.under_way.len() > most {
             let bytes = self.receive(last)?;
-            let due = self.orders + 1 - self.under_way as u64;
+            let due = self.orders + 1 - self.under_way.len() as u64;
             // Nobody wants its logits: there are none.
             Given::decode(&bytes, due, 0)?;
-            self.under_way -= 1;
+            self.under_way.pop_front();
         }
         Ok(())
     }
@@ -195,8 +205,9 @@ impl Pipe {
     pub fn new(pipeline: Pipeline) -> Pipe {
         let Pipeline { stages, wire, exchange, heard } = pipeline;
         let (stage, ready_in) = (exchange.rank(), AtomicU64::new(NEVER));
-        let (is_broken, why, orders, under_way) = (false, None, 0, 0);
-        let line = Line { exchange, heard, is_broken, why, orders, under_way };
+        let (is_broken, why, orders, told) = (false, None, 0, 0);
+        let under_way = VecDeque::new();
+        let line = Line { exchange, heard, is_broken, why, orders, under_way, told };
         Pipe { stages, stage, wire, ready_in, line: Mutex::new(line) }
     }
 
@@ -244,7 +255,8 @@ impl Pipe {
             }
         };
         self.ready_in.store(NEVER, Ordering::Relaxed);
-        (line.is_broken, line.why, line.under_way) = (true, Some(reason), 0);
+        (line.is_broken, line.why) = (true, Some(reason));
+        line.under_way.clear();
     }
 
     /// On rank 0: does something with the others, when they are ready and know these states. If
@@ -283,7 +295,8 @@ impl Pipe {
         }
         let epoch = line.exchange.epoch();
         if self.ready_in.load(Ordering::Relaxed) != epoch {
-            (line.orders, line.under_way) = (0, 0);
+            (line.orders, line.told) = (0, 0);
+            line.under_way.clear();
             let (ends, bits) = (self.stages.ends().to_vec(), self.wire.bits());
             line.tell(&Order::Plan { ends, bits, identity: identity.to_vec() })?;
             line.answers(Ok(()))?;
@@ -330,6 +343,8 @@ impl Pipe {
         let mut line = self.line();
         if self.stage == 0
             && !line.is_broken
+            // Whoever waits for their answers sees it too.
+            && line.under_way.is_empty()
             && let Err(error) = line.tell(&Order::Look)
         {
             self.end(&mut line, &error);
@@ -348,7 +363,8 @@ impl Pipe {
             line.settle(most)?;
             line.tell(order)?;
             line.orders += 1;
-            line.under_way += 1;
+            let told = std::mem::take(&mut line.told);
+            line.under_way.push_back(told);
             Ok(line.orders)
         })
     }
@@ -358,7 +374,7 @@ impl Pipe {
         let mut line = self.line();
         line.settle(1)?;
         let bytes = line.receive(self.stages.last())?;
-        line.under_way = 0;
+        line.under_way.clear();
         match Given::decode(&bytes, line.orders, vocabulary)? {
             Given::Output(output) => Ok(output),
             _ => wrong("guesses".into(), "the logits of a step"),

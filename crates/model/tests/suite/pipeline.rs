@@ -203,6 +203,12 @@ fn a_state_moves_between_any_numbers_of_nodes() {
         runner.state.import_checkpoint(&mut runner.cpu, at, &checkpoint).unwrap();
         go_on(runner, "from a store");
     };
+    let filled = |runner: &mut Runner| {
+        runner.state.fill_random(&mut runner.cpu, 150, 9).unwrap();
+        runner.saved()
+    };
+    let random = filled(&mut case.runner());
+    assert!(on_nodes(case, "0,1,2", Wire::F32, filled) == random, "a state for measurements");
     whole(&mut case.runner());
     stored(&mut case.runner());
     for cut in ["0-1,2", "0,1,2"] {
