@@ -107,20 +107,20 @@ FN uint pool_address(const void* p) { return (uint)__cvta_generic_to_shared(p); 
 // sides lie at multiples of the size.
 FN void copy16(uint* to, uint word, const uchar* from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(pool_address(to + word)),
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(pool_address(to) + 4u * word),
         "l"(from)
         : "memory");
 }
 FN void copy8(uint* to, uint word, const uchar* from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(pool_address(to + word)),
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(pool_address(to) + 4u * word),
         "l"(from)
         : "memory");
 }
 FN void copy16(float* to, uint word, const uchar* from) { copy16((uint*)to, word, from); }
 FN void copy4(float* to, uint word, const uchar* from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(pool_address(to + word)),
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(pool_address(to) + 4u * word),
         "l"(from)
         : "memory");
 }
@@ -155,14 +155,14 @@ FN void load_matrices(uint* out, const uint* from, uint word, uint l)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                 : "r"(pool_address(from + word)));
+                 : "r"(pool_address(from) + 4u * word));
 }
 // The same of the matrices turned: word l mod 4 of column l / 4, of a matrix of halves of words.
 FN void load_turned(uint* out, const uint* from, uint word, uint l)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                 : "r"(pool_address(from + word)));
+                 : "r"(pool_address(from) + 4u * word));
 }
 // C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes.
 FN void mma_bf16(float* c, const uint* a, uint b0, uint b1, uint l)

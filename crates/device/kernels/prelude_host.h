@@ -231,7 +231,7 @@ FN uint pick_bytes(uint a, uint b, uint s)
 #define BOUNDS(threads, groups)
 #define POOL(T, n, N, at) SHARED(T, n, N)
 // Copies to shared memory; here they arrive at once.
-template <class T, uint WORDS>
+template <uint WORDS, class T>
 static inline void host_copy(host::Shared<T> to, uint word, const uchar* from)
 {
     if (((size_t)from % (4u * WORDS)) != 0u || word % WORDS != 0u) __builtin_trap();
@@ -241,9 +241,9 @@ static inline void host_copy(host::Shared<T> to, uint word, const uchar* from)
         to[word + i] = v;
     }
 }
-#define copy16(to, word, from) host_copy<std::decay_t<decltype(to.values[0])>, 4u>(to, word, from)
-#define copy8(to, word, from) host_copy<std::decay_t<decltype(to.values[0])>, 2u>(to, word, from)
-#define copy4(to, word, from) host_copy<std::decay_t<decltype(to.values[0])>, 1u>(to, word, from)
+#define copy16(to, word, from) host_copy<4u>((to), (word), (from))
+#define copy8(to, word, from) host_copy<2u>((to), (word), (from))
+#define copy4(to, word, from) host_copy<1u>((to), (word), (from))
 #define COPIES_END()
 #define COPIES_WAIT()
 FN void store16(host::Shared<uint> to, uint word, Words4 v)

@@ -255,6 +255,12 @@ impl Gpu {
         Ok(Gpu::over(Box::new(host::Host::new()?), config))
     }
 
+    /// The same with little shared memory, as many cards have it.
+    #[cfg(feature = "host-driver")]
+    pub fn host_small(config: GpuConfig) -> Result<Self, Error> {
+        Ok(Gpu::over(Box::new(host::Host::small()?), config))
+    }
+
     /// Name of the device.
     #[must_use]
     pub fn device(&self) -> &str {

@@ -20,15 +20,16 @@ fn matrix(numbers: &mut Numbers, format: Format, values: usize) -> Arc<Vec<u8>> 
     encode(format, &numbers.floats(values, 0.2))
 }
 
-/// Products of several matrices with the same rows of `x`, on the CPU and on the GPU.
+/// Products of several matrices with the same rows of `x`, on the CPU and on a GPU.
 fn products(
+    gpu: fn() -> Bench,
     format: Format,
     columns: usize,
     rows: &[usize],
     coded: &[Arc<Vec<u8>>],
     (x, n): (&[f32], usize),
 ) -> [Vec<Vec<u32>>; 2] {
-    both().map(|mut bench| {
+    [Bench::scalar(), gpu()].map(|mut bench| {
         bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
         let x = bench.floats(x);
         let outputs: Vec<_> = rows
@@ -73,7 +74,7 @@ fn every_format() {
         let rows = [rows, rows + 9];
         let coded = rows.map(|rows| matrix(&mut numbers, format, rows * columns));
         let x = numbers.floats(n * columns, 1.0);
-        let [cpu, gpu] = products(format, columns, &rows, &coded, (&x, n));
+        let [cpu, gpu] = products(Bench::gpu, format, columns, &rows, &coded, (&x, n));
         assert!(cpu == gpu, "{format}: other bits");
         assert!(cpu[0].iter().any(|v| *v != cpu[0][0]), "{format}: a constant compares nothing");
     }
@@ -132,6 +133,8 @@ fn blocks(numbers: &mut Numbers, format: Format, values: usize) -> Arc<Vec<u8>> 
     }
     let halves: &[usize] = match format {
         Format::Q2K => &[80, 82],
+        Format::Q4K => &[0, 2],
+        Format::Mxfp4 => &[],
         _ => &[0],
     };
     for (index, block) in bytes.chunks_exact_mut(info.block_bytes).enumerate() {
@@ -139,36 +142,60 @@ fn blocks(numbers: &mut Numbers, format: Format, values: usize) -> Arc<Vec<u8>> 
             // 2^-7 times 1 to 2, either sign.
             block[at + 1] = 0x20 | u8::from(index % 3 == 0) << 7;
         }
+        if format == Format::Mxfp4 {
+            // 2^-8 to 2^-6, and the two smallest of all.
+            block[0] = [119, 120, 121, 0, 1][index % 5];
+        }
     }
     Arc::new(bytes)
 }
 
-const BIG_FORMATS: [(Format, usize); 3] =
-    [(Format::Q8_0, 1024), (Format::Q2K, 2048), (Format::Iq2Xxs, 2048)];
+/// Formats of the large tiles with a number of columns: eleven blocks of 256 make shards of one and
+/// of two, five leave some empty.
+const BIG_FORMATS: [(Format, usize); 5] = [
+    (Format::Q8_0, 1024),
+    (Format::Mxfp4, 1024),
+    (Format::Q2K, 2816),
+    (Format::Q4K, 1280),
+    (Format::Iq2Xxs, 1280),
+];
 
 /// Large tiles: rows and slots that end inside of them, two matrices in one launch.
-#[test]
-fn large() {
+fn large_products(gpu: fn() -> Bench) {
     for (format, columns) in BIG_FORMATS {
         let (rows, n) = ([140, 9], 161);
         let mut numbers = Numbers(columns as u64 + 5);
         let coded = rows.map(|rows| blocks(&mut numbers, format, rows * columns));
         let x = numbers.floats(n * columns, 1.0);
-        let [cpu, gpu] = products(format, columns, &rows, &coded, (&x, n));
+        let [cpu, gpu] = products(gpu, format, columns, &rows, &coded, (&x, n));
         let differing = |k: usize| cpu[k].iter().zip(&gpu[k]).filter(|(a, b)| a != b).count();
         assert!(cpu == gpu, "{format}: {} and {} other bits", differing(0), differing(1));
     }
 }
 
-/// Large tiles of floats: rows and slots that end inside of them, two matrices in one launch.
+#[test]
+fn large() {
+    large_products(Bench::gpu);
+}
+
+/// The kernels of devices with little shared memory.
+#[test]
+fn large_on_small_devices() {
+    large_products(Bench::small_gpu);
+}
+
+/// Large tiles of floats, low ones and a tall one: rows and slots that end inside of them, two
+/// matrices in one launch.
 #[test]
 fn large_floats() {
-    for format in [Format::F16, Format::Bf16] {
-        let (rows, n, columns) = ([70, 24], 131, 1024);
+    for (format, rows) in
+        [(Format::F16, [70, 24]), (Format::Bf16, [70, 24]), (Format::F16, [130, 129])]
+    {
+        let (n, columns) = (131, 768);
         let mut numbers = Numbers(77);
         let coded = rows.map(|rows| matrix(&mut numbers, format, rows * columns));
         let x = numbers.floats(n * columns, 1.0);
-        let [cpu, gpu] = products(format, columns, &rows, &coded, (&x, n));
+        let [cpu, gpu] = products(Bench::gpu, format, columns, &rows, &coded, (&x, n));
         assert!(cpu == gpu, "{format}: other bits");
     }
 }
@@ -207,4 +234,44 @@ fn large_stacks() {
         bits(&bench.read(out))
     });
     assert!(cpu == gpu, "other bits");
+}
+
+/// The streams of `n` equal-seeded rows mixed on a GPU: what is left of the rows `kept`, each of
+/// which is in a step of its own if `alone`.
+fn mixed(n: usize, kept: [usize; 2], alone: bool) -> Vec<u32> {
+    let (streams, width) = (4, 256);
+    let mut numbers = Numbers(31);
+    let all = numbers.floats(n * streams * width, 1.0);
+    let matrix = encode(Format::F16, &numbers.floats(24 * streams * width, 0.2));
+    let norm = numbers.floats(width, 1.0);
+    let mut bench = Bench::gpu();
+    let mut mix = |x: &[f32]| {
+        let n = x.len() / (streams * width);
+        bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+        let x = bench.floats(x);
+        let matrix = bench.encoded(Format::F16, [1, 24, streams * width], matrix.clone());
+        let (base, scale) = (bench.floats(&[0.3; 24]), bench.floats(&[0.7, 1.1, 0.9]));
+        let (norm, out) = (bench.floats(&norm), bench.zeros(n * width));
+        let (post, comb) = (bench.zeros(n * streams), bench.zeros(n * streams * streams));
+        let weights = HcWeights { matrix, base, scale };
+        let (norm_eps, hc_eps, iterations) = (1e-6, 1e-6, 3);
+        let call =
+            HcPre { x, streams, weights, norm, norm_eps, hc_eps, iterations, out, post, comb };
+        bench.cpu.hc_pre(&call).expect("fits");
+        bits(&bench.read(out))
+    };
+    let whole = if alone { Vec::new() } else { mix(&all) };
+    let mut one = |row: usize| match alone {
+        true => mix(&all[row * streams * width..(row + 1) * streams * width]),
+        false => whole[row * width..(row + 1) * width].to_vec(),
+    };
+    kept.map(&mut one).concat()
+}
+
+/// Shards of the mixing matrix, made by groups of their own for many rows, give the bits of single
+/// rows.
+#[test]
+fn mixing_of_many_rows() {
+    let kept = [0, 127];
+    assert!(mixed(128, kept, false) == mixed(128, kept, true), "other bits");
 }

@@ -80,7 +80,14 @@ impl Host {
         Host::with("")
     }
 
-    /// The same with more kernels behind them.
+    /// As a device whose groups have little shared memory.
+    pub fn small() -> Result<Self, Error> {
+        let mut host = Host::new()?;
+        host.facts.group_bytes = 96 << 10;
+        Ok(host)
+    }
+
+    /// The kernels with more of them behind.
     pub fn with(more: &str) -> Result<Self, Error> {
         let text = format!("{}{}", text::host(more), text::HOST_RUNTIME);
         let path = compiled(&text)?;
@@ -103,7 +110,7 @@ impl Host {
             device: "this machine's CPU, kernels as fibres".into(),
             simd_width: 32,
             group_max: 1024,
-            group_bytes: 96 << 10,
+            group_bytes: 228 << 10,
             multiprocessors: 1,
             memory_total: 1 << 40,
             memory_free: 1 << 40,

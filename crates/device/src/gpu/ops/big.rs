@@ -11,55 +11,113 @@ use ironstar_quant::Format;
 
 /// From so many rows on, kernels for many rows make the inputs ready.
 pub(super) const ROWS_MIN: usize = 32;
-/// Threads of a group.
-pub(super) const GROUP: u32 = 256;
 /// Fewer slots are better off in the smaller tiles.
 const SLOTS_MIN: usize = 128;
 /// Slots an expert, on average, that are worth the decoding of its weights for a large tile.
 const SLOTS_EACH: usize = 12;
-/// Rows of an integer tile; `BIG` of the kernels.
+/// Fewer rows are better off in low float tiles.
+const TALL_MIN: usize = 128;
+/// Rows and slots of an integer tile; `BIG` of the kernels.
 const ROWS: u32 = 128;
-/// `FLOATS_ROWS` and `FLOATS_SLOTS` of the kernels.
-const FLOAT_ROWS: u32 = 64;
+pub(super) const SLOTS: usize = 128;
+/// Rows of a float tile, low and tall, and `FLOATS_SLOTS` of the kernels.
+const FLOAT_ROWS: [u32; 2] = [64, 128];
 const FLOAT_SLOTS: usize = 32;
 
-/// The kernel for matrices of this format and width, if there is one: every shard of K has the same
-/// number of whole steps, of 128 elements for integers and of 64 for floats.
-fn kernel(format: Format, columns: u32) -> Option<&'static str> {
-    let (name, multiple) = match format {
-        Format::Q8_0 => ("big_q8_0", 1024),
-        Format::Q2K => ("big_q2_k", 2048),
-        Format::Iq2Xxs => ("big_iq2_xxs", 2048),
-        Format::F16 => ("big_f16", 512),
-        Format::Bf16 => ("big_bf16", 512),
-        _ => return None,
-    };
-    (columns > 0 && columns.is_multiple_of(multiple)).then_some(name)
+/// A kernel for large tiles, and what its launch needs to know.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    pub name: &'static str,
+    /// Threads of a group.
+    pub group: u32,
+    /// Rows and slots of a tile.
+    rows: u32,
+    pub slots: usize,
 }
 
-/// The kernel, if this device can run it on these inputs, whose offsets are bytes of 32 bits.
-fn able(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<&'static str> {
+/// The kernels for matrices of this format and width, the better ones first: every shard of K has
+/// whole steps, of 128 elements for integers and of 32 for floats.
+fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
+    let whole = |multiple| columns > 0 && columns.is_multiple_of(multiple);
+    let integers = |multiple, group, names: [&'static str; 2]| {
+        let kernel = |name| Kernel { name, group, rows: ROWS, slots: SLOTS };
+        whole(multiple).then(|| names.map(kernel))
+    };
+    let floats = |names: [&'static str; 2]| {
+        let kernel = |i: usize| Kernel {
+            name: names[i],
+            group: 256,
+            rows: FLOAT_ROWS[i],
+            slots: FLOAT_SLOTS,
+        };
+        whole(256).then(|| [kernel(1), kernel(0)])
+    };
+    match format {
+        Format::Q8_0 => integers(1024, 256, ["big_q8_0_pooled", "big_q8_0"]),
+        Format::Mxfp4 => integers(1024, 512, ["big_mxfp4_pooled", "big_mxfp4"]),
+        Format::Q2K => integers(256, 512, ["big_q2_k_pooled", "big_q2_k"]),
+        Format::Q4K => integers(256, 512, ["big_q4_k_pooled", "big_q4_k"]),
+        Format::Iq2Xxs => integers(256, 512, ["big_iq2_xxs_pooled", "big_iq2_xxs"]),
+        Format::F16 => floats(["big_f16", "big_f16_tall"]),
+        Format::Bf16 => floats(["big_bf16", "big_bf16_tall"]),
+        _ => None,
+    }
+}
+
+/// The kernel, if this device can run one; `rows` are the fewest of a matrix.
+fn able(gpu: &Gpu, format: Format, [columns, rows]: [usize; 2]) -> Option<Kernel> {
     let facts = gpu.driver.facts();
-    let fits = |name: &&str| facts.group_bytes >= pool_bytes(name) && facts.group_max >= GROUP;
+    let fits = |kernel: &Kernel| {
+        facts.group_bytes >= pool_bytes(kernel.name)
+            && facts.group_max >= kernel.group
+            // A tall tile of few rows would be empty for the most part.
+            && (kernel.slots == SLOTS || kernel.rows == FLOAT_ROWS[0] || rows >= TALL_MIN)
+    };
+    kernels(format, columns)?.into_iter().find(fits)
+}
+
+/// Columns, and the fewest rows of a matrix of a launch.
+fn shape(a: &ProductArgs) -> [usize; 2] {
+    let rows = a.rows.iter().filter(|rows| **rows > 0).min();
+    [a.columns as usize, rows.map_or(0, |rows| *rows as usize)]
+}
+
+/// Whether the inputs' offsets are bytes of 32 bits.
+fn near(a: &ProductArgs) -> bool {
     let inputs = u64::from(a.slots) * u64::from(a.groups) / u64::from(a.per_row.max(1));
-    let small = inputs * u64::from(a.columns) <= u64::from(u32::MAX);
-    kernel(format, a.columns).filter(fits).filter(|_| small)
+    inputs * u64::from(a.columns) <= u64::from(u32::MAX)
 }
 
 /// The kernel for a plain product, if it has slots enough.
-pub(super) fn plain(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<&'static str> {
-    (a.slots as usize >= SLOTS_MIN).then(|| able(gpu, format, a)).flatten()
+pub(super) fn plain(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Kernel> {
+    let many = a.slots as usize >= SLOTS_MIN && near(a);
+    many.then(|| able(gpu, format, shape(a))).flatten()
 }
 
-/// The kernel for slots sorted by expert in tiles of `width`, if there are enough for an expert.
-pub(super) fn stacked(
+/// The kernel for slots sorted by expert in tiles of `width`, if they are large ones.
+pub(super) fn stacked(gpu: &Gpu, format: Format, a: &ProductArgs, width: usize) -> Option<Kernel> {
+    let large = width == SLOTS && near(a);
+    large.then(|| able(gpu, format, shape(a))).flatten()
+}
+
+/// Whether the matrices of an FFN go to large tiles: for so many slots of so many experts it pays.
+pub(super) fn experts(
     gpu: &Gpu,
-    format: Format,
-    a: &ProductArgs,
-    width: usize,
-) -> Option<&'static str> {
-    let many = a.slots as usize >= SLOTS_EACH * a.stack as usize;
-    (many && slots_of(format) == width).then(|| able(gpu, format, a)).flatten()
+    matrices: [(Format, usize); 3],
+    [slots, stack]: [usize; 2],
+) -> bool {
+    let able = |(format, columns): (Format, usize)| {
+        able(gpu, format, [columns, 0]).is_some_and(|kernel| kernel.slots == SLOTS)
+            && size(&[slots, columns]) <= u32::MAX as usize
+    };
+    slots >= SLOTS_EACH * stack && matrices.into_iter().all(able)
+}
+
+/// Whether shards of a float product are made by groups of their own: so is a product of few rows
+/// and many columns spread over the device.
+pub(super) fn apart(gpu: &Gpu, format: Format, columns: usize, rows: usize) -> bool {
+    let float = able(gpu, format, [columns, 0]).is_some_and(|kernel| kernel.slots == FLOAT_SLOTS);
+    rows >= SLOTS_MIN && float && size(&[rows, columns]) <= u32::MAX as usize
 }
 
 /// The sums of the inputs' sub-blocks, where the format has minimums.
@@ -69,7 +127,7 @@ pub(super) fn sums(
     codes: Place,
     [inputs, columns]: [usize; 2],
 ) -> Result<Place, Error> {
-    if format != Format::Q2K {
+    if !matches!(format, Format::Q2K | Format::Q4K) {
         return Ok(Place::NONE);
     }
     let blocks = size(&[inputs, columns / 256]);
@@ -80,20 +138,14 @@ pub(super) fn sums(
     Ok(out)
 }
 
-/// Slots of a tile of this format.
-pub(super) fn slots_of(format: Format) -> usize {
-    match format {
-        Format::F16 | Format::Bf16 => FLOAT_SLOTS,
-        Format::Q8_0 => 128,
-        _ => 64,
+/// Groups along x, y and z: slots first, so that groups that run together share weights; experts'
+/// rows first, so that they share inputs. Says in the arguments where z goes over shards.
+pub(super) fn grid(kernel: &Kernel, a: &mut ProductArgs, tiles: u32) -> [u32; 3] {
+    let rows = a.rows.iter().map(|rows| rows.div_ceil(kernel.rows)).sum();
+    if kernel.slots == FLOAT_SLOTS && a.planes_out == 8 && a.groups == 1 {
+        a.run = 1;
+        return [tiles, rows, 8];
     }
-}
-
-/// Groups along x and y: slots first, so that groups that run together share weights; experts'
-/// rows first, so that they share inputs.
-pub(super) fn grid(format: Format, a: &ProductArgs, tiles: u32) -> [u32; 3] {
-    let each = if slots_of(format) == FLOAT_SLOTS { FLOAT_ROWS } else { ROWS };
-    let rows = a.rows.iter().map(|rows| rows.div_ceil(each)).sum();
     match a.stacked {
         0 => [tiles, rows, a.groups],
         _ => [rows, tiles, a.groups],

@@ -5,7 +5,7 @@ use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, Weights, check, size, small};
 use super::products::{INPUTS, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
-use super::{GROUP, ROW_GROUP, SIMDGROUPS};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS, big};
 use crate::{Cells, Error, Experts, Ffn, Matrix, Route, RouteBy};
 use ironstar_quant::Activation;
 
@@ -222,6 +222,7 @@ fn sort(
 fn sorted(
     gpu: &mut Gpu,
     routed: &[Weights; 3],
+    columns: [usize; 3],
     ids: Place,
     [n, slots, stack]: [usize; 3],
 ) -> Result<Option<Sorted>, Error> {
@@ -229,7 +230,12 @@ fn sorted(
         return Ok(None);
     }
     let integer = routed.iter().all(|weights| weights.activation() != Activation::F32);
-    let width = if integer { TILE_INPUTS } else { INPUTS };
+    let matrices = [0, 1, 2].map(|i| (routed[i].format(), columns[i]));
+    let width = match integer {
+        true if big::experts(gpu, matrices, [slots, stack]) => big::SLOTS,
+        true => TILE_INPUTS,
+        false => INPUTS,
+    };
     Ok(Some(sort(gpu, ids, [slots, stack], width)?))
 }
 
@@ -266,7 +272,8 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts, cells: Cells) -> Res
     gpu.counters.dense_bytes += bytes(&shared);
 
     let local = super::part::local_ids(gpu, ids, slots, cells)?;
-    let sorted = sorted(gpu, &routed.weights, local, [n, slots, stack])?;
+    let columns = [d, d, routed.down.columns];
+    let sorted = sorted(gpu, &routed.weights, columns, local, [n, slots, stack])?;
     let mut inputs = Inputs::default();
     let half = Half {
         matrices: shared,

@@ -237,18 +237,19 @@ fn launch(
         }
         Some(_) => None,
     };
-    let width = if large.is_some() { super::big::slots_of(format) } else { tile_width(p, format) };
+    let width = large.map_or_else(|| tile_width(p, format), |kernel| kernel.slots);
     let mut tiles = p.slots.div_ceil(width.max(1));
     if let Some(Stacked { sorted: Some(sorted), .. }) = p.stacked {
         places[11] = sorted.order;
         places[12] = sorted.tiles;
         tiles = sorted.count;
     }
-    if let Some(name) = large {
+    if let Some(kernel) = large {
         let inputs = size(&[p.slots / p.per_row.max(1), p.groups]);
         places[10] = super::big::sums(gpu, format, p.x[0], [inputs, first.columns])?;
-        let grid = super::big::grid(format, &arguments, small(operation, tiles)?);
-        return launch_checked(gpu, operation, name, grid, super::big::GROUP, &places, &arguments);
+        let grid = super::big::grid(&kernel, &mut arguments, small(operation, tiles)?);
+        let (name, group) = (kernel.name, kernel.group);
+        return launch_checked(gpu, operation, name, grid, group, &places, &arguments);
     }
     let (name, units) = kernel_of(format, width, &arguments.rows);
     let grid = [units.div_ceil(SIMDGROUPS), small(operation, tiles)?, arguments.groups];

@@ -5,7 +5,7 @@ use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, check, size, small};
 use super::products::{Product, product};
-use super::{GROUP, ROW_GROUP, STREAMS_GROUP, decode};
+use super::{GROUP, ROW_GROUP, STREAMS_GROUP, big, decode};
 use crate::{
     AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre, HcWeights, RmsNorm,
     Steer,
@@ -82,8 +82,8 @@ pub(in super::super) fn rms_norm(gpu: &mut Gpu, a: &RmsNorm) -> Result<(), Error
     gpu.launch("rms_norm_blocks", grid, ROW_GROUP, &places, &arguments)
 }
 
-/// The coefficients of all streams before they are split: `[rows, matrix.rows]`, or with 1 as the
-/// second, eight shards of each.
+/// The coefficients of all streams before they are split: `[rows, matrix.rows]`, or with another
+/// number than 0 as the second, eight shards of each (`HcArgs`).
 fn mixes(
     gpu: &mut Gpu,
     operation: &'static str,
@@ -110,6 +110,13 @@ fn mixes(
     gpu.counters.dense_bytes += own.matrix_bytes;
     if let Some(shards) = decode::shards(gpu, operation, matrix, x, rows)? {
         return Ok((shards, 1));
+    }
+    if big::apart(gpu, own.format(), columns, rows) {
+        let out = gpu.scratch(Scratch::Mixes, size(&[rows, 8, wanted, 4]))?;
+        let outputs = [(matrix, out)];
+        let plain = Product::plain(operation, &outputs, [x, Place::NONE], rows);
+        product(gpu, &Product { planes_out: 8, ..plain })?;
+        return Ok((out, small(operation, wanted)?));
     }
     let out = gpu.scratch(Scratch::Mixes, size(&[rows, wanted, 4]))?;
     let outputs = [(matrix, out)];

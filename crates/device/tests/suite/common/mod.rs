@@ -26,6 +26,12 @@ impl Bench {
         Bench::over(Box::new(gpu.unwrap_or_else(|error| panic!("{error}"))))
     }
 
+    /// The same on a device with little shared memory.
+    pub fn small_gpu() -> Self {
+        let gpu = Gpu::host_small(GpuConfig::default());
+        Bench::over(Box::new(gpu.unwrap_or_else(|error| panic!("{error}"))))
+    }
+
     fn over(mut cpu: Box<dyn Backend>) -> Self {
         let arena = cpu.arena();
         Bench { cpu, arena }
