@@ -2,7 +2,7 @@
 //! `cargo run --release -p ironstar-device --example op_speed -- [nano|flash] [scalar|avx2|avx512]
 //! [threads]`.
 //!
-//! Positions are 4,000 and 20,000 tokens; attention of ratio-4 layers reads its top rows, of
+//! First what a parallel region costs whose parts do nothing. Positions are 4,000 and 20,000 tokens; attention of ratio-4 layers reads its top rows, of
 //! ratio-128 layers all rows.
 #![expect(clippy::print_stdout, reason = "an example shows its numbers")]
 
@@ -261,6 +261,9 @@ fn main() {
     let isa = Isa::ALL.into_iter().find(|isa| has(isa.name()));
     let threads = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(0);
     let config = CpuConfig { threads, isa, float_products: false };
+    let mut cpu = Cpu::new(config).expect("an instruction set of this machine");
+    let nanoseconds = cpu.region_cost(10_000).as_nanos();
+    println!("a region of {} threads takes {nanoseconds} ns", cpu.threads());
     for n in [1, 8, 128] {
         let mut cpu = Cpu::new(config).expect("an instruction set of this machine");
         println!("{n} rows, {}, {} threads", cpu.isa().name(), cpu.threads());

@@ -28,6 +28,10 @@ pub use isa::Isa;
 use pool::Pool;
 use product::{Packed, Weights};
 use reference::Scratch;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
 use steps::Rows;
 use store::{Ask, Store};
 
@@ -93,6 +97,30 @@ impl Cpu {
     #[must_use]
     pub fn threads(&self) -> usize {
         self.pool.threads()
+    }
+
+    /// What it costs that every thread takes part in a region: the median time of `rounds` regions
+    /// whose parts only wait for each other to begin.
+    pub fn region_cost(&mut self, rounds: usize) -> Duration {
+        let threads = self.pool.threads();
+        let mut times: Vec<Duration> = (0..rounds)
+            .map(|_| {
+                let begun = AtomicUsize::new(0);
+                let start = Instant::now();
+                // Nobody else has this backend, so no other region makes the parts run one by one.
+                self.pool.run(threads, &|_| {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    let mut looks = 0u32;
+                    while begun.load(Ordering::Relaxed) < threads {
+                        looks = looks.saturating_add(1);
+                        if looks < 1000 { spin_loop() } else { yield_now() }
+                    }
+                });
+                start.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        times.get(rounds / 2).copied().unwrap_or_default()
     }
 }
 

@@ -271,7 +271,7 @@ pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
 /// a tile kernel with one input row.
 const PART_WORK: usize = 1 << 16;
 /// Tiles of a part that make panels of its inputs worth their copy.
-const GATHER_TILES: usize = 4;
+const GATHER_TILES: usize = 6;
 
 /// A job with its cut.
 struct Task<'a> {

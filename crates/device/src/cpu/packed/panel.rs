@@ -84,7 +84,8 @@ fn fill<F: IntFormat, const R: usize>(
     let (blocks, words) = (part.plan.blocks, F::Record::WORDS);
     let (to, _) = to.as_chunks_mut::<R>();
     let count = inputs.len();
-    for (row, input) in inputs.enumerate() {
+    // `take` tells the compiler that a row is inside.
+    for (row, input) in inputs.enumerate().take(R) {
         let (_, from) = part.input(group, input);
         let records = &F::records(part.x)[from * blocks..][..blocks];
         for (record, to) in records.iter().zip(to.chunks_exact_mut(words)) {
@@ -96,7 +97,7 @@ fn fill<F: IntFormat, const R: usize>(
             }
         }
     }
-    for to in to {
-        to[count..].fill(0);
+    if count < R {
+        to.iter_mut().for_each(|to| to[count..].fill(0));
     }
 }

@@ -149,6 +149,8 @@ struct Vector<'a> {
     first: isize,
     /// Which lanes are rows of the group.
     lanes: Range<usize>,
+    /// First block of each shard, and the end; not for float formats, whose shards are finer.
+    shard_starts: [usize; SHARDS + 1],
 }
 
 /// Calls `f` for every vector of rows and each group that has rows in it: for as many shards at a
@@ -166,6 +168,11 @@ unsafe fn each_vector<S: Simd>(
     let step = (RESIDENT * SHARDS / part.plan.tile_bytes.max(1)).clamp(1, SHARDS);
     assert!(part.inputs.len() <= INPUTS, "{} inputs in a part", part.inputs.len());
     let mut scratch: Shards<S> = [[MaybeUninit::uninit(); SHARDS]; INPUTS];
+    // Once for all tiles: of short rows the borders cost as much as a block.
+    let mut shard_starts = [part.plan.blocks; SHARDS + 1];
+    for (shard, start) in shard_starts.iter_mut().enumerate().take(part.shards) {
+        *start = part_blocks(part.plan.blocks, part.shards, shard).start;
+    }
     for tile in part.tiles.clone() {
         let bytes =
             &part.bytes[(tile - part.first_tile) * part.plan.tile_bytes..][..part.plan.tile_bytes];
@@ -180,14 +187,18 @@ unsafe fn each_vector<S: Simd>(
                 let begin = rows.start.max(group * group_rows) - rows.start;
                 let end = rows.end.min((group + 1) * group_rows) - rows.start;
                 let first = rows.start.cast_signed() - (group * group_rows).cast_signed();
-                let vector = Vector { part, fields, group, first, lanes: begin..end };
+                let lanes = begin..end;
+                let vector = Vector { part, fields, group, first, lanes, shard_starts };
                 // SAFETY: the caller's promise; in the end all shards of every input are there.
                 unsafe {
                     for first in (0..part.shards).step_by(step) {
                         f(&vector, first..(first + step).min(part.shards), &mut scratch);
                     }
-                    for (input, shards) in part.inputs.clone().zip(&scratch) {
-                        vector.emit::<S>(input, shards);
+                    // By number: the steps of a zipped iterator stay calls here.
+                    let mut at = 0;
+                    while at < part.inputs.len() {
+                        vector.emit::<S>(part.inputs.start + at, &scratch[at]);
+                        at += 1;
                     }
                 }
             }
@@ -448,7 +459,7 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
     unsafe {
         for shard in shards {
             let mut acc = [S::zero(); R];
-            for block in part_blocks(vector.part.plan.blocks, vector.part.shards, shard) {
+            for block in vector.shard_starts[shard]..vector.shard_starts[shard + 1] {
                 if first {
                     let ahead = vector.fields[0].wrapping_add(block * F::LINES * LINE + AHEAD);
                     for line in 0..F::LINES {
@@ -461,8 +472,11 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
                 }
                 F::step::<S, R, STRIDE>(&vector.fields, block, x, &mut acc);
             }
-            for (to, acc) in to.iter_mut().zip(acc) {
-                to[shard].write(acc);
+            // By number: an iterator over the array would copy it to memory.
+            for r in 0..R {
+                if r < to.len() {
+                    to[r][shard].write(acc[r]);
+                }
             }
         }
     }

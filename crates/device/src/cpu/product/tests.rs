@@ -176,7 +176,7 @@ fn output(planes: usize, out: &mut [f32]) -> Output<'_> {
 
 /// All row counts and input counts of one format and width.
 fn check_width(format: Format, columns: usize, float_products: bool, wild: bool) {
-    const ROWS: usize = 64;
+    const ROWS: usize = 96;
     const INPUTS: usize = 33;
     let pool = Pool::new(2);
     let bytes = random_rows(format, ROWS, columns, wild, columns as u64);
@@ -184,12 +184,12 @@ fn check_width(format: Format, columns: usize, float_products: bool, wild: bool)
     let wanted = expect_shards(format, &bytes, columns, &x, float_products);
     let row_bytes = format.row_bytes(columns).expect("whole blocks");
     for isa in Isa::available() {
-        for rows in [1, 15, 16, 17, 64] {
+        for rows in [1, 16, 17, 96] {
             let source = source(format, rows, columns, 1, &bytes[..rows * row_bytes]);
             let weights =
                 Weights::new(&source, &config(isa, float_products), &pool, &mut Packed::default())
                     .expect("fits");
-            for n in [1, 2, 3, 5, 8, 33] {
+            for n in [1, 2, 3, 5, 8, 16, 33] {
                 if isa == Isa::Scalar && n > 3 {
                     continue; // the definition against itself
                 }
@@ -223,7 +223,7 @@ fn every_format_equals_the_definition() {
 
 #[test]
 fn more_inputs_than_a_part_takes() {
-    let (rows, columns, n) = (35, 512, 130);
+    let (rows, columns, n) = (100, 512, 130);
     let pool = Pool::new(3);
     for format in FORMATS_ALL {
         let bytes = random_rows(format, rows, columns, false, 5);
