@@ -206,7 +206,7 @@ impl Simd for Avx512 {
         acc
     }
 
-    // Word by word and not row by row: a row's sum waits for its last step, the next row's does not.
+    // Word by word: a row's sum waits for its last step, the next row's does not.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
     unsafe fn dots<C: Codes, const R: usize, const STRIDE: usize, const Q: usize>(

@@ -10,8 +10,8 @@
 //! a cycle, more than its memory gives. With eight activation rows a loaded code is used eight
 //! times: 64 `vpdpbusd` beside 8 loads, 8 xors and 8 * 5 others for 8 * 16 * 32 products.
 //!
-//! **Panels** (`panel.rs`). AVX-512 takes up to twelve activation rows at once, from a copy in which
-//! the same word of all of them lies together: one pointer, and memory in the order of use.
+//! **Panels** (`panel.rs`). AVX-512 takes up to twelve activation rows at once, from a copy in
+//! which the same word of all of them lies together: one pointer, memory in the order of use.
 //!
 //! **Kernels.** `simd.rs` says what an instruction set has to offer; `narrow.rs` and `supers.rs`
 //! have one step of each format in those words; `tile.rs` has the loops around it. Integers are

@@ -1,8 +1,8 @@
 //! Panels: up to twelve activation rows side by side, as `[block][word][row]`.
 //!
 //! A kernel for many rows broadcasts the same word of one row after the other. In a panel those are
-//! neighbours: one pointer instead of twelve, and lines of memory in the order of use. Copying costs
-//! about as much as one or two tiles of weights, so small parts go without.
+//! neighbours: one pointer instead of twelve, and lines of memory in the order of use. Copying
+//! costs about as much as one or two tiles of weights, so small parts go without.
 
 use super::inputs::Words;
 use super::tile::{IntFormat, Part};

@@ -444,8 +444,8 @@ unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize>(
 /// weights ahead if these rows are the first to meet them.
 ///
 /// # Safety
-/// The machine has `S`; the vector is one of a part, which has its invariants; the rows have as many
-/// blocks as the tile, with words `STRIDE` words apart.
+/// The machine has `S`; the vector is one of a part, which has its invariants; the rows have as
+/// many blocks as the tile, with words `STRIDE` words apart.
 #[inline(always)]
 unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>(
     vector: &Vector<'_>,
