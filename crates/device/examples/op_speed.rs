@@ -2,7 +2,7 @@
 //! `cargo run --release -p ironstar-device --example op_speed -- [nano|flash] [scalar|avx2|avx512]
 //! [threads]`.
 //!
-//! First what a parallel region costs whose parts do nothing. Positions are 4,000 and 20,000 tokens;
+//! First what a region costs whose parts do nothing. Positions are 4,000 and 20,000 tokens;
 //! attention of ratio-4 layers reads its top rows, of ratio-128 layers all rows.
 #![expect(clippy::print_stdout, reason = "an example shows its numbers")]
 
