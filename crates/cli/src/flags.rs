@@ -2,6 +2,7 @@
 //! are generated from it, so a flag that is not here does not exist.
 
 mod bench;
+mod cluster;
 mod ranks;
 mod rdma;
 mod serve;
@@ -9,8 +10,9 @@ mod steer;
 
 pub use bench::{Bench, Fill, Sweep as BenchSweep};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub use cluster::{ClusterTest, Sim};
 use ironstar_engine::BackendChoice;
-pub use ranks::{RankCount, Ranks, Worker};
+pub use ranks::{ProfileGates, RankCount, Ranks, Worker, transport};
 pub use rdma::Rdma;
 pub use serve::{Replay, Serve, ThinkingName};
 use std::path::PathBuf;
@@ -64,7 +66,9 @@ pub enum Command {
     #[command(subcommand)]
     Steer(Steer),
     /// Show what this machine is, how fast it reads, and which models fit
-    Doctor(Doctor),
+    Doctor(Box<Doctor>),
+    /// Predict what groups and fleets of other sizes would give, from measured costs
+    Sim(Sim),
     /// Write a random model of full or reduced size, to measure speed without weights
     Synth(Synth),
     /// Print a shell's completion script
@@ -474,12 +478,16 @@ pub struct Eval {
 
 /// `doctor`
 ///
-/// Reads from memory for about a second, on the processor and on each card.
+/// Reads from memory for about a second, on the processor and on each card. With --cluster it
+/// measures a group of ranks instead.
 #[derive(Args, Debug)]
 pub struct Doctor {
     /// Where NVIDIA's run-time compiler (libnvrtc) is, if it is not installed
     #[arg(long, value_name = "FOLDER")]
     pub nvrtc: Option<PathBuf>,
+    /// A group.
+    #[command(flatten)]
+    pub test: ClusterTest,
     /// One JSON object on standard output
     #[arg(long)]
     pub json: bool,

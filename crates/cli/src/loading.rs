@@ -52,6 +52,12 @@ pub fn open(model: Option<&Path>, mtp_model: Option<&Path>) -> Result<Opened, Fa
 /// An engine as the flags want it, with the model's name.
 pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
     let group = Group::of_flags(&flags.ranks)?;
+    let asks_of_gates = flags.ranks.profile_gates.is_some() || flags.ranks.fake_gates;
+    if asks_of_gates && (group.ranks == 1 || group.layers.is_some()) {
+        let text = "--profile-gates and --fake-gates: there are gates between ranks only; add \
+                    --ranks N";
+        return Err(Failure::caller(text));
+    }
     let opened = open(flags.model.as_deref(), flags.mtp_model.as_deref())?;
     let options = EngineOptions {
         backend: flags.backend.choice(),

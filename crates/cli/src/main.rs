@@ -62,6 +62,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             print(&script)
         }
         Command::Doctor(flags) => commands::doctor::run(&flags),
+        Command::Sim(flags) => commands::sim::run(&flags),
         Command::Synth(flags) => commands::synth::run(&flags),
         Command::Inspect(flags) => commands::inspect::run(&flags),
         Command::Tokens(flags) => commands::tokens::run(&flags),

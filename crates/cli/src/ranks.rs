@@ -11,12 +11,12 @@ mod file;
 mod group;
 
 use crate::failure::Failure;
-use crate::flags::{self, BackendName};
+use crate::flags::{self, BackendName, ProfileGates, Ranks};
 use crate::loading::{self, Opened};
-use crew::Crew;
-pub use group::{Group, Layers, Place};
-use ironstar_cluster::{Cluster, Deadlines, Identity, Key, Settings};
-use ironstar_device::{Backend, Cpu, CpuConfig, Part};
+pub use crew::Crew;
+pub use group::{Group, Layers, Place, address};
+use ironstar_cluster::{Alone, Cluster, Deadlines, Identity, Key, Settings};
+use ironstar_device::{Backend, Cpu, CpuConfig, Exchange, Part};
 use ironstar_engine::{EngineOptions, check_host};
 use ironstar_model::deepseek_v4::{SparkShape, drafter_specs, rank_plan, stage_plan, tensor_specs};
 use ironstar_model::{Fingerprint, Pipeline, PlanLine, Shape, Stages, balanced_stages};
@@ -44,14 +44,46 @@ pub fn lead(
         ));
     }
     let parts = rank_plans(opened, group.ranks)?;
-    let here = if group.listen.is_none() { parts.len() } else { 1 };
+    let here = if group.listen.is_none() && !flags.ranks.fake_gates { parts.len() } else { 1 };
     check_memory(parts.iter().take(here))?;
     let threads = threads(group, options);
-    let cluster = gather(flags, group, opened, threads)?;
+    let exchange: Box<dyn Exchange> = match flags.ranks.fake_gates {
+        true => Box::new(alone(&flags.ranks, group.ranks)),
+        false => Box::new(gather(flags, group, opened, threads)?),
+    };
     let (isa, float_products) = (options.isa, options.float_products);
     let cpu = Cpu::new(CpuConfig { threads, isa, float_products });
     let cpu = cpu.map_err(|error| Failure::environment(error.to_string()))?;
-    Ok(Box::new(cpu.with_exchange(Box::new(cluster))))
+    Ok(Box::new(cpu.with_exchange(exchange)))
+}
+
+/// Rank 0 of a group that exchanges nothing.
+fn alone(flags: &Ranks, ranks: usize) -> Alone {
+    note("--fake-gates: gates exchange nothing, so speed is right and every token is wrong");
+    let mut alone = Alone::new(0, ranks);
+    if flags.profile_gates.is_some() {
+        alone.record_into(flags.recorder.clone());
+    }
+    alone
+}
+
+/// What gates cost, on standard error, if that is asked for.
+pub fn tell_gates(flags: &Ranks) {
+    let Some(how) = flags.profile_gates else { return };
+    let report = flags.recorder.report();
+    let mut text = report.table();
+    if how == ProfileGates::Trace {
+        text += &report.trace();
+    }
+    let _ = write!(std::io::stderr(), "{text}");
+}
+
+/// The same for programs.
+pub fn gates_json(flags: &Ranks) -> Option<serde_json::Value> {
+    let how = flags.profile_gates?;
+    let mut object = flags.recorder.report().json(how == ProfileGates::Trace);
+    object["exchange_nothing"] = flags.fake_gates.into();
+    Some(object)
 }
 
 /// Rank 0 of the pipeline that the flags want, with the bytes of its layers, its threads and the
@@ -104,10 +136,19 @@ fn gather(
     let hub = Cluster::bind(address, group.ranks, group.transport, settings).map_err(failure)?;
     if group.listen.is_some() {
         note(&format!("waiting for {} ranks at {}", group.ranks - 1, hub.address()));
-        return Cluster::lead(hub).map_err(failure);
+        return Ok(recorded(Cluster::lead(hub).map_err(failure)?, &flags.ranks));
     }
     let crew = Crew::start(crew::commands(flags, group, hub.address(), threads)?)?;
-    Ok(Cluster::lead(hub).map_err(failure)?.keeping(crew))
+    let cluster = Cluster::lead(hub).map_err(failure)?.keeping(crew);
+    Ok(recorded(cluster, &flags.ranks))
+}
+
+/// Writes gates down if that is asked for.
+fn recorded(mut cluster: Cluster, flags: &Ranks) -> Cluster {
+    if flags.profile_gates.is_some() {
+        cluster.record_into(flags.recorder.clone());
+    }
+    cluster
 }
 
 /// Refuses weights that this machine cannot hold, as one process does.

@@ -1,6 +1,8 @@
 //! A group that exchanges nothing: what gates cost is the difference to it.
 
+use crate::profile::{GateTimes, Recorder};
 use ironstar_device::{Exchange, ExchangeError, GateCounts, GateKind};
+use std::time::Instant;
 
 /// One rank that takes its own part for everybody's. Times are those of a rank without gates;
 /// results are wrong by intent, and nobody else takes part.
@@ -8,15 +10,30 @@ pub struct Alone {
     rank: usize,
     ranks: usize,
     epoch: u64,
-    posted: Option<(GateKind, Vec<u8>)>,
+    posted: Option<Posted>,
     counts: GateCounts,
+    recorder: Option<Recorder>,
+}
+
+/// A gate that is posted and not waited for.
+struct Posted {
+    gate: GateKind,
+    mine: Vec<u8>,
+    begun: Instant,
+    ended: Instant,
 }
 
 impl Alone {
     /// Plays `rank` of `ranks`.
     #[must_use]
     pub fn new(rank: usize, ranks: usize) -> Self {
-        Self { rank, ranks, epoch: 0, posted: None, counts: GateCounts::default() }
+        let counts = GateCounts::default();
+        Self { rank, ranks, epoch: 0, posted: None, counts, recorder: None }
+    }
+
+    /// Writes every gate from now on into a notebook.
+    pub fn record_into(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
     }
 }
 
@@ -33,12 +50,14 @@ impl Exchange for Alone {
         if self.posted.is_some() {
             return Err(misuse("a gate is posted while another waits", "wait for it first"));
         }
-        self.posted = Some((gate, mine.to_vec()));
+        let (begun, mine) = (Instant::now(), mine.to_vec());
+        self.posted = Some(Posted { gate, mine, begun, ended: Instant::now() });
         Ok(())
     }
 
     fn wait(&mut self, all: &mut [u8]) -> Result<(), ExchangeError> {
-        let Some((gate, mine)) = self.posted.take() else {
+        let waited = Instant::now();
+        let Some(Posted { gate, mine, begun, ended }) = self.posted.take() else {
             return Err(misuse("a wait without a gate", "post one first"));
         };
         if all.len() != self.ranks * mine.len() {
@@ -48,11 +67,27 @@ impl Exchange for Alone {
             all.chunks_exact_mut(mine.len()).for_each(|part| part.copy_from_slice(&mine));
         }
         self.counts.count(gate, mine.len());
+        if let Some(recorder) = &self.recorder {
+            let times = GateTimes {
+                gates: 1,
+                post: ended - begun,
+                overlap: waited - ended,
+                release: waited.elapsed(),
+                ..GateTimes::default()
+            };
+            recorder.gate(gate, mine.len(), begun, times);
+        }
         Ok(())
     }
 
     fn broadcast(&mut self, _bytes: &mut Vec<u8>) -> Result<(), ExchangeError> {
-        if self.rank == 0 { Ok(()) } else { Err(misuse("nobody is rank 0", "play rank 0")) }
+        if self.rank > 0 {
+            return Err(misuse("nobody is rank 0", "play rank 0"));
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.step();
+        }
+        Ok(())
     }
 
     fn send(&mut self, _to: usize, _bytes: Vec<u8>) -> Result<(), ExchangeError> {

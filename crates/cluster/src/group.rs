@@ -4,7 +4,7 @@
 use crate::control::{Formed, Hub, Member, Settings, Transport};
 use crate::error::Error;
 use crate::mesh::Mesh;
-use crate::profile::GateProfile;
+use crate::profile::{GateProfile, Recorder};
 use crate::stream::{Record, Stream};
 use ironstar_device::{Exchange, ExchangeError, GateCounts, GateKind};
 use std::any::Any;
@@ -23,6 +23,7 @@ pub struct Cluster {
     /// Of the epochs before.
     counts: GateCounts,
     profile: GateProfile,
+    recorder: Option<Recorder>,
     committed: u64,
     /// Records that this end has given.
     records: u64,
@@ -92,6 +93,12 @@ impl Cluster {
         })
     }
 
+    /// Writes every gate from now on into a notebook, whatever epochs come.
+    pub fn record_into(&mut self, recorder: Recorder) {
+        self.mesh.record_into(recorder.clone());
+        self.recorder = Some(recorder);
+    }
+
     /// The last step that all ranks had committed when this epoch began.
     #[must_use]
     pub fn committed(&self) -> u64 {
@@ -117,6 +124,9 @@ impl Cluster {
             .map_err(|error| ExchangeError::Lost { rank: other, found: error.to_string() })?;
         self.streams = streams;
         let old = std::mem::replace(&mut self.mesh, mesh);
+        if let Some(recorder) = &self.recorder {
+            self.mesh.record_into(recorder.clone());
+        }
         for kind in GateKind::ALL {
             self.counts.gates[kind as usize] += old.counts().gates[kind as usize];
             self.counts.bytes[kind as usize] += old.counts().bytes[kind as usize];
@@ -135,7 +145,8 @@ impl Cluster {
     fn new(role: Role, formed: Formed) -> Self {
         let (counts, profile) = (GateCounts::default(), GateProfile::default());
         let Formed { mesh, streams, committed } = formed;
-        Self { role, mesh, streams, counts, profile, committed, records: 0, kept: None }
+        let (records, kept, recorder) = (0, None, None);
+        Self { role, mesh, streams, counts, profile, recorder, committed, records, kept }
     }
 }
 

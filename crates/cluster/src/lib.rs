@@ -37,6 +37,7 @@ mod message;
 mod pace;
 mod profile;
 mod self_test;
+pub mod sim;
 mod stream;
 mod watch;
 
@@ -56,7 +57,7 @@ pub use link::{
 pub use mesh::{BROADCAST_BYTES_MAX, Mesh, Place, Timing};
 pub use message::{Damage, HEADER_BYTES, Header, payload_sum, placed_sum};
 pub use pace::Pace;
-pub use profile::{GateProfile, GateTimes};
-pub use self_test::{LinkTime, StepCost, measure};
+pub use profile::{GateEvent, GateProfile, GateReport, GateTimes, Recorder};
+pub use self_test::{LinkTime, StepCost, measure, measure_hop, measure_orders, measure_sizes};
 pub use stream::{RECORD_BYTES_MAX, Record, Stream};
 pub use watch::Watch;

@@ -8,7 +8,7 @@ use crate::flow::Flow;
 use crate::link::{Link, LinkError};
 use crate::message::{HEADER_BYTES, Header, payload_sum};
 use crate::pace::{Next, Pace, Waiting};
-use crate::profile::{GateProfile, GateTimes};
+use crate::profile::{GateProfile, GateTimes, Recorder};
 use crate::watch::Watch;
 use ironstar_device::{ExchangeError, GateCounts, GateKind};
 use std::time::{Duration, Instant};
@@ -60,6 +60,8 @@ pub struct Mesh {
     sums: Vec<u64>,
     counts: GateCounts,
     profile: GateProfile,
+    /// Who wants to know of every gate.
+    recorder: Option<Recorder>,
 }
 
 struct Peer {
@@ -77,6 +79,7 @@ struct Peer {
 struct Pending {
     kind: GateKind,
     due: Due,
+    begun: Instant,
     post: Duration,
     posted: Instant,
 }
@@ -119,9 +122,24 @@ impl Mesh {
         for peer in &mut peers {
             peer.arm()?;
         }
-        let (mine, sums, pending) = (Vec::new(), Vec::new(), None);
-        let (counts, profile) = (GateCounts::default(), GateProfile::default());
-        Ok(Self { place, timing, peers, watch, exchanges: 0, pending, mine, sums, counts, profile })
+        Ok(Self {
+            place,
+            timing,
+            peers,
+            watch,
+            exchanges: 0,
+            pending: None,
+            mine: Vec::new(),
+            sums: Vec::new(),
+            counts: GateCounts::default(),
+            profile: GateProfile::default(),
+            recorder: None,
+        })
+    }
+
+    /// Writes every gate from now on into a notebook.
+    pub fn record_into(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
     }
 
     /// Which rank this is.
@@ -146,14 +164,15 @@ impl Mesh {
                 return self.broken(error);
             }
         }
-        self.pending = Some(Pending { kind, due, post: start.elapsed(), posted: Instant::now() });
+        let posted = Instant::now();
+        self.pending = Some(Pending { kind, due, begun: start, post: posted - start, posted });
         Ok(())
     }
 
     /// Ends the gate that was posted.
     pub fn wait(&mut self, all: &mut [u8]) -> Result<(), ExchangeError> {
         self.check()?;
-        let Some(Pending { kind, due, post, posted }) = self.pending.take() else {
+        let Some(Pending { kind, due, begun: start, post, posted }) = self.pending.take() else {
             return self.broken(misuse("a wait without a gate".into(), "post one first"));
         };
         if all.len() != self.place.ranks * self.mine.len() {
@@ -174,17 +193,18 @@ impl Mesh {
             Err(error) => return self.broken(error),
         };
         self.counts.count(kind, length);
-        self.profile.add(
-            kind,
-            GateTimes {
-                gates: 1,
-                post,
-                overlap: begun - posted,
-                wait: first - begun,
-                exchange: last - first,
-                release: last.elapsed(),
-            },
-        );
+        let times = GateTimes {
+            gates: 1,
+            post,
+            overlap: begun - posted,
+            wait: first - begun,
+            exchange: last - first,
+            release: last.elapsed(),
+        };
+        self.profile.add(kind, times);
+        if let Some(recorder) = &self.recorder {
+            recorder.gate(kind, length, start, times);
+        }
         Ok(())
     }
 
@@ -194,7 +214,13 @@ impl Mesh {
         if self.pending.is_some() {
             return self.broken(misuse("a broadcast while a gate waits".into(), "wait first"));
         }
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| self.place.rank == 0) {
+            recorder.step();
+        }
         let done = if self.place.rank == 0 { self.give(bytes) } else { self.take(bytes) };
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| self.place.rank > 0) {
+            recorder.step();
+        }
         done.or_else(|error| self.broken(error))
     }
 

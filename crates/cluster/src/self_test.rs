@@ -1,5 +1,6 @@
 //! What a group's links cost, measured, and whether they are worth it for a model.
 
+use crate::stream::{Record, Stream};
 use ironstar_device::{Exchange, ExchangeError, GateKind};
 use std::time::{Duration, Instant};
 
@@ -21,11 +22,21 @@ pub struct LinkTime {
     pub bytes: usize,
     /// The middle of all times.
     pub p50: Duration,
+    /// What 99 of 100 do not pass.
+    pub p99: Duration,
     /// The shortest.
     pub best: Duration,
 }
 
 impl LinkTime {
+    /// From all times of a size.
+    fn of(bytes: usize, mut each: Vec<Duration>) -> Option<Self> {
+        each.sort_unstable();
+        let (best, p50) = (*each.first()?, each[each.len() / 2]);
+        let p99 = each[each.len() * 99 / 100];
+        Some(LinkTime { bytes, p50, p99, best })
+    }
+
     /// Bytes that a rank sends to one other in a second, from the middle time.
     #[must_use]
     pub fn bytes_per_second(&self) -> f64 {
@@ -36,10 +47,18 @@ impl LinkTime {
 /// Times gates of several sizes. All ranks call it together, and every rank checks every byte that
 /// it gets.
 pub fn measure(group: &mut dyn Exchange) -> Result<Vec<LinkTime>, ExchangeError> {
+    measure_sizes(group, &SIZES)
+}
+
+/// [`measure`] of given sizes in bytes, each so often.
+pub fn measure_sizes(
+    group: &mut dyn Exchange,
+    sizes: &[(usize, usize)],
+) -> Result<Vec<LinkTime>, ExchangeError> {
     let (rank, ranks) = (group.rank(), group.ranks());
     let mark = |rank: usize| rank.to_le_bytes()[0].wrapping_mul(37).wrapping_add(1);
     let mut times = Vec::new();
-    for (bytes, repeats) in SIZES {
+    for &(bytes, repeats) in sizes {
         let (mine, mut all) = (vec![mark(rank); bytes], vec![0; ranks * bytes]);
         let mut each = Vec::with_capacity(repeats);
         for _ in 0..repeats {
@@ -54,10 +73,54 @@ pub fn measure(group: &mut dyn Exchange) -> Result<Vec<LinkTime>, ExchangeError>
                 return Err(ExchangeError::Wrong { rank: from, found, wanted });
             }
         }
-        each.sort_unstable();
-        times.push(LinkTime { bytes, p50: each[repeats / 2], best: each[0] });
+        times.extend(LinkTime::of(bytes, each));
     }
     Ok(times)
+}
+
+/// Times orders of rank 0 that all answer by a small gate: what is beyond the gate itself is the
+/// order. All ranks call it together.
+pub fn measure_orders(
+    group: &mut dyn Exchange,
+    bytes: usize,
+    repeats: usize,
+) -> Result<Duration, ExchangeError> {
+    let answer = SIZES[0].0;
+    let gate = measure_sizes(group, &[(answer, repeats)])?;
+    let (mine, mut all) = (vec![0; answer], vec![0; answer * group.ranks()]);
+    let mut each = Vec::with_capacity(repeats);
+    for _ in 0..repeats {
+        let mut order = vec![7; bytes];
+        let start = Instant::now();
+        group.broadcast(&mut order)?;
+        group.gather(GateKind::Status, &mine, &mut all)?;
+        each.push(start.elapsed());
+    }
+    let both = LinkTime::of(bytes, each).map_or(Duration::ZERO, |time| time.p50);
+    Ok(both.saturating_sub(gate.first().map_or(Duration::ZERO, |time| time.p50)))
+}
+
+/// Times a record from one rank to the other of a stream: half of a way there and back. Both ends
+/// call it together, one of them as the `first`.
+pub fn measure_hop(
+    stream: &Stream,
+    is_first: bool,
+    (bytes, repeats): (usize, usize),
+    patience: Duration,
+) -> Result<Option<LinkTime>, ExchangeError> {
+    let mut each = Vec::with_capacity(repeats);
+    for tag in 0..repeats as u64 {
+        let start = Instant::now();
+        if is_first {
+            stream.send(Record { tag, bytes: vec![1; bytes] }, patience)?;
+            stream.receive(patience)?;
+        } else {
+            let record = stream.receive(patience)?;
+            stream.send(record, patience)?;
+        }
+        each.push(start.elapsed() / 2);
+    }
+    Ok(LinkTime::of(bytes, each))
 }
 
 /// What one token costs on one rank, to be split over several.

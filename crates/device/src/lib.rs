@@ -202,6 +202,24 @@ pub trait Backend: Send {
     fn compress(&mut self, a: &Compress<'_>) -> Result<(), Error>;
     /// Chooses the compressed rows that each row of the step may attend to.
     fn index_select(&mut self, a: &IndexSelect<'_>) -> Result<(), Error>;
+    /// Whether [`Backend::index_best`] can be called.
+    fn splits_index(&self) -> bool {
+        false
+    }
+    /// [`Backend::index_select`] over a run of each span's compressed rows, for ranks that score a
+    /// part each: `best[n, top_k]` becomes a key for each of the best rows of the run, in any
+    /// order, filled up with `u64::MAX`. The smaller a key the better the row, and its low 32 bits
+    /// are the row; so the smallest keys of all runs are the choice. `a.out` is not used, and rows
+    /// of the step that see no more than `top_k` compressed rows get no keys.
+    fn index_best(
+        &mut self,
+        a: &IndexSelect<'_>,
+        _runs: &[std::ops::Range<usize>],
+        _best: &mut [u64],
+    ) -> Result<(), Error> {
+        let found = format!("a part of {} rows of the indexer on {}", a.rows.len(), self.name());
+        Err(Error::Unsupported { found, wanted: "the cpu backend can score a part".into() })
+    }
     /// Attention over the window and the chosen compressed rows, un-rotated at the end.
     fn attend(&mut self, a: &Attend<'_>) -> Result<(), Error>;
     /// Moves the step's key/value rows into the window rings.

@@ -94,6 +94,8 @@ impl SteeringScales {
 /// Directions on a device, with their scales.
 pub(crate) struct Steering {
     arena: Arena,
+    /// What other ranks are told.
+    pub told: Directions,
     pub directions: Buffer,
     pub scales: SteeringScales,
     print: Fingerprint,
@@ -122,7 +124,8 @@ impl Steering {
         let directions_on_device = made.inspect_err(|_| backend.release(arena))?;
         let mut print = Fingerprint::default();
         print.add(&directions.to_bytes());
-        Ok(Steering { arena, directions: directions_on_device, scales, print })
+        let told = directions.clone();
+        Ok(Steering { arena, told, directions: directions_on_device, scales, print })
     }
 
     pub fn set_scales(&mut self, scales: SteeringScales) -> Result<(), Error> {

@@ -100,6 +100,11 @@ impl App {
         Ok(place)
     }
 
+    /// Whether it is on its way down.
+    pub fn is_stopping(&self) -> bool {
+        *self.phase.borrow() > Phase::Serving
+    }
+
     /// The server's way down.
     pub fn phase(&self) -> watch::Receiver<Phase> {
         self.phase.clone()

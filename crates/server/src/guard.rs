@@ -17,7 +17,7 @@ use std::hint::black_box;
 use std::net::IpAddr;
 
 /// Paths that everybody may read: a probe has no key, and the page asks for one.
-const FREE: [&str; 4] = ["/", "/index.html", "/health", "/healthz"];
+const FREE: [&str; 5] = ["/", "/index.html", "/health", "/healthz", "/ready"];
 
 /// Refuses who may not ask.
 pub(crate) fn check(app: &App, request: &Request) -> Result<(), ApiError> {

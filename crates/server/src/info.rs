@@ -17,6 +17,20 @@ pub(crate) fn health(app: &App) -> String {
     .to_string()
 }
 
+/// `GET /ready`: whether one more request would be taken now. A router that asks sends requests
+/// elsewhere while this server stops or its queue is full.
+pub(crate) fn ready(app: &App) -> Result<String, ApiError> {
+    let (open, most) = (app.open(), app.options.requests_max);
+    let refuse = |text: String| Err(ApiError::new(ErrorKind::Stopping, "not_ready", text));
+    if app.is_stopping() {
+        return refuse("this server is stopping; what runs may end".into());
+    }
+    if open >= most {
+        return refuse(format!("{open} requests wait or run, and no more than {most} may"));
+    }
+    Ok(json!({"status": "ready", "requests_open": open, "requests_max": most}).to_string())
+}
+
 /// `GET /version`.
 pub(crate) fn version() -> String {
     json!({"name": "ironstar", "version": env!("CARGO_PKG_VERSION")}).to_string()

@@ -47,6 +47,7 @@ enum Target {
     Page,
     OpenApi,
     Health,
+    Ready,
     Version,
     Metrics,
     Models,
@@ -106,10 +107,11 @@ const POST: &[&str] = &["POST"];
 
 /// Everything that is served, as `openapi.json` names it. A last part in braces is any text that is
 /// not empty.
-const ROUTES: [(&str, Target, &[&str]); 18] = [
+const ROUTES: [(&str, Target, &[&str]); 19] = [
     ("/", Target::Page, GET),
     ("/openapi.json", Target::OpenApi, GET),
     ("/health", Target::Health, GET),
+    ("/ready", Target::Ready, GET),
     ("/version", Target::Version, GET),
     ("/metrics", Target::Metrics, GET),
     ("/tokenize", Target::Tokenize, POST),
@@ -169,6 +171,7 @@ async fn dispatch(app: &Arc<App>, id: String, request: Request) -> Response<Body
         Target::Page => return page(),
         Target::OpenApi => Ok(OPENAPI.to_owned()),
         Target::Health => Ok(info::health(app)),
+        Target::Ready => info::ready(app),
         Target::Version => Ok(info::version()),
         Target::Metrics => {
             let page = app.metrics.page(&app.client.status(), app.open());

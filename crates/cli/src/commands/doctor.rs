@@ -1,5 +1,8 @@
 //! `ironstar doctor`: what this machine is, how fast it reads memory, and which models fit.
 
+mod cluster;
+mod verdict;
+
 use super::synth::{bytes_of, kind_of};
 use crate::commands::gib;
 use crate::failure::Failure;
@@ -45,6 +48,9 @@ struct Plan {
 
 /// Runs the command.
 pub fn run(flags: &Doctor) -> Result<(), Failure> {
+    if flags.test.cluster {
+        return cluster::run(&flags.test, flags.json);
+    }
     let host = Host {
         cores: loading::cores(),
         memory: host_memory().map(|memory| memory.most),

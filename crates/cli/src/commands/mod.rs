@@ -9,6 +9,7 @@ pub mod quantize;
 pub mod replay;
 pub mod run;
 pub mod serve;
+pub mod sim;
 pub mod steer;
 pub mod synth;
 pub mod tokens;

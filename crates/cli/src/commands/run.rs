@@ -5,7 +5,7 @@ mod chat;
 use crate::answer::{Answer, Answerer};
 use crate::failure::Failure;
 use crate::flags::Run;
-use crate::{asking, interrupt, loading, print};
+use crate::{asking, interrupt, loading, print, ranks};
 use ironstar_engine::{CancelFlag, Finish};
 use ironstar_text::Channel;
 use ironstar_text::chat::Thinking;
@@ -65,11 +65,13 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
     )?;
     output.end()?;
     if flags.json {
-        print(json(&answerer, &answer, seed).as_bytes())?;
+        let gates = ranks::gates_json(&flags.model.ranks);
+        print(json(&answerer, &answer, seed, gates).as_bytes())?;
     } else if flags.sampling.logprobs.is_some() {
         note(logprob_lines(&answerer, &answer).trim_end());
     }
     note(&answer.summary(seed));
+    ranks::tell_gates(&flags.model.ranks);
     answerer.finish_storing().iter().for_each(|problem| note(problem));
     match answer.finish {
         Finish::Cancelled if output.failure.is_none() => Err(Failure::interrupted()),
@@ -140,7 +142,12 @@ impl Output {
     }
 }
 
-fn json(answerer: &Answerer, answer: &Answer, seed: u64) -> String {
+fn json(
+    answerer: &Answerer,
+    answer: &Answer,
+    seed: u64,
+    gates: Option<serde_json::Value>,
+) -> String {
     let piece = |id: u32| String::from_utf8_lossy(answerer.tokenizer.token_bytes(id)).into_owned();
     let tokens: Vec<serde_json::Value> = answer
         .tokens
@@ -171,6 +178,7 @@ fn json(answerer: &Answerer, answer: &Answer, seed: u64) -> String {
         "accepted": answer.speculation.accepted,
         "speculation": speculation_json(&answer.speculation),
         "tokens": tokens,
+        "gates": gates,
     });
     format!("{object}\n")
 }

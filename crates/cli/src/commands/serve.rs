@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::flags::{self, Serve, Speculate, ThinkingName};
-use crate::loading;
+use crate::{loading, ranks};
 use ironstar_engine::sampler::Settings;
 use ironstar_engine::scheduler::{Client, Limits, Scheduler, Source, SystemClock, spawn};
 use ironstar_engine::{Engine, Speculation};
@@ -39,7 +39,9 @@ pub fn run(flags: &Serve) -> Result<(), Failure> {
         model.name, model.context
     ));
     server.run(model, client, &shutdown).map_err(failure)?;
-    join()
+    join()?;
+    ranks::tell_gates(&flags.model.ranks);
+    Ok(())
 }
 
 fn options(flags: &Serve) -> Result<Options, Failure> {

@@ -129,7 +129,7 @@ fn node(
 }
 
 /// Ends this process when its standard input does, since whoever holds the other end is gone.
-fn end_with_input() -> Result<(), Failure> {
+pub(super) fn end_with_input() -> Result<(), Failure> {
     let wait = || {
         let mut rest = Vec::new();
         // Whatever comes, or an error: the end is what matters.

@@ -1,8 +1,8 @@
 //! Flags of several ranks on one model, and of `worker`.
 
 use super::{BackendName, Command, IsaName, Model, Numerics, Rdma};
-use clap::Args;
-use ironstar_cluster::{Launch, Transport};
+use clap::{Args, ValueEnum};
+use ironstar_cluster::{Launch, Recorder, Transport};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -45,9 +45,28 @@ pub struct Ranks {
     /// Devices of `--transport verbs`.
     #[command(flatten)]
     pub rdma: Rdma,
+    /// Say at the end what each kind of gate cost; 'trace' adds the gates of one token
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true,
+          default_missing_value = "table")]
+    pub profile_gates: Option<ProfileGates>,
+    /// Be one of the ranks alone, whose gates exchange nothing: speed without gates, wrong tokens
+    #[arg(long, conflicts_with_all = ["cluster", "stages", "layers", "listen"])]
+    pub fake_gates: bool,
+    /// Where gates are written down if --profile-gates asks for it.
+    #[arg(skip)]
+    pub recorder: Recorder,
     /// What started this process, where that is asked for.
     #[arg(skip)]
     pub launch: Option<Launch>,
+}
+
+/// How much is told of gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProfileGates {
+    /// A line a kind.
+    Table,
+    /// The same, and a line for each gate of one token.
+    Trace,
 }
 
 /// How many ranks.

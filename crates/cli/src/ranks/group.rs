@@ -168,7 +168,8 @@ fn host_of(launch: &Launch, flag: Option<SocketAddr>) -> Result<SocketAddr, Fail
     address(&format!("{host}:{}", launch.port), launch.launcher)
 }
 
-fn address(text: &str, whence: &str) -> Result<SocketAddr, Failure> {
+/// A first address of what is written as HOST:PORT.
+pub fn address(text: &str, whence: &str) -> Result<SocketAddr, Failure> {
     let wrong = |found: String| {
         Failure::caller(format!("{whence}: {text}: {found}; HOST:PORT of rank 0 is wanted"))
     };

@@ -297,6 +297,19 @@ impl Backend for Cpu {
         reference::indexer::index_select(self, a)
     }
 
+    fn splits_index(&self) -> bool {
+        true
+    }
+
+    fn index_best(
+        &mut self,
+        a: &IndexSelect<'_>,
+        runs: &[std::ops::Range<usize>],
+        best: &mut [u64],
+    ) -> Result<(), Error> {
+        reference::indexer::index_best(self, a, runs, best)
+    }
+
     fn attend(&mut self, a: &Attend<'_>) -> Result<(), Error> {
         reference::attention::attend(self, a)
     }

@@ -12,7 +12,7 @@
 
 use super::orders::{Order, refusal, status};
 use super::{Model, State};
-use crate::{Error, LogitsFor, Wanted};
+use crate::{Directions, Error, LogitsFor, SteeringScales, Wanted};
 use ironstar_device::{Backend, Error as DeviceError, ExchangeError, GateCounts, GateKind};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -168,6 +168,16 @@ impl Model {
             answers(backend, Ok(()))?;
             self.met.set(epoch);
         }
+        if self.was_steered && !self.steering_told.is(epoch) {
+            let (directions, scales) = match &self.steering {
+                None => (Vec::new(), [0.0; 2]),
+                Some(how) => (how.told.to_bytes(), [how.scales.attention, how.scales.ffn]),
+            };
+            let scales = scales.map(f32::to_bits);
+            broadcast(backend, &Order::Steer { directions, scales })?;
+            answers(backend, Ok(()))?;
+            self.steering_told.set(epoch);
+        }
         for state in states.iter().filter(|state| !state.shared.known.is(epoch)) {
             let position = state.position();
             let saved = if position == 0 { Vec::new() } else { state.save(backend)? };
@@ -237,12 +247,17 @@ impl Model {
                 let taken = self.take(backend, states, (id, context), &all);
                 answers(backend, taken.map_err(|error| error.to_string()))?;
             }
+            Order::Steer { directions, scales } => {
+                let scales = scales.map(f32::from_bits);
+                let steered = self.follow_steering(backend, &directions, scales);
+                answers(backend, steered.map_err(|error| error.to_string()))?;
+            }
             Order::Release { id } => {
                 if let Some(state) = states.remove(&id) {
                     state.release(backend);
                 }
             }
-            Order::Step { ids, step, logits, drafts } => {
+            Order::Step { ids, step, logits, drafts, shared } => {
                 let mut mine = Vec::with_capacity(ids.len());
                 for (id, span) in ids.iter().zip(&step.spans) {
                     let mut state = states.remove(id).ok_or_else(|| unknown(*id))?;
@@ -255,7 +270,7 @@ impl Model {
                     drafts: drafts.as_deref().map_or(LogitsFor::None, LogitsFor::Rows),
                 };
                 let mut all: Vec<&mut State> = mine.iter_mut().collect();
-                let made = self.forward_observed(backend, &step, &mut all, &wanted, None);
+                let made = self.forward_shared(backend, &step, &mut all, &wanted, shared);
                 states.extend(ids.into_iter().zip(mine));
                 made?;
             }
@@ -274,6 +289,21 @@ impl Model {
             }
         }
         Ok(true)
+    }
+
+    /// Steers as rank 0 does.
+    fn follow_steering(
+        &mut self,
+        backend: &mut dyn Backend,
+        directions: &[u8],
+        [attention, ffn]: [f32; 2],
+    ) -> Result<(), Error> {
+        if directions.is_empty() {
+            return self.steer(backend, None);
+        }
+        let (layers, width) = (self.kept.shape.layers, self.kept.shape.width);
+        let directions = Directions::from_bytes(directions, layers, width)?;
+        self.steer(backend, Some((&directions, SteeringScales { attention, ffn })))
     }
 
     /// Makes a session's state what rank 0 says it is.

@@ -12,7 +12,7 @@ use crate::{At, Error, Logits, Observer, What};
 use ironstar_device::{
     Attend, Backend, Buffer, Cells, Compress, CompressState, CompressedRows, Experts, GateKind,
     GatherRows, HcHead, HcPost, HcPre, HcWeights, IndexSelect, KvRows, Matrix, Part, Project,
-    ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, RowKind, Steer, StoreWindow,
+    ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, RowKind, Span, Steer, StoreWindow,
 };
 
 /// What the functions of a pass share.
@@ -26,6 +26,8 @@ pub(super) struct Pass<'a> {
     pub scratch: Scratch,
     /// Rows of the step.
     pub rows: usize,
+    /// The step's spans, where each rank scores a part of their compressed rows.
+    pub index_spans: Option<Vec<Span>>,
     pub steering: Option<&'a Steering>,
     pub observer: Option<&'a mut dyn Observer>,
 }
@@ -82,19 +84,47 @@ impl Run {
 impl Pass<'_> {
     /// One layer: attention, then FFN, each between a mix of the streams and a spread over them.
     pub fn block(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
-        let at = |what| At { layer: run.layer, what };
-        let (shape, s) = (self.shape, self.scratch);
-        self.observe(at(What::LayerIn), run.x, shape.streams * shape.width)?;
+        let (z, len) = (self.scratch.z, self.sum_len());
+        self.enter_attention(weights, run)?;
+        gates::sum(self.backend, GateKind::Attention, z, len)?;
+        self.leave_attention(run)?;
 
+        self.enter_ffn(weights, run)?;
+        gates::sum(self.backend, GateKind::Ffn, z, len)?;
+        self.leave_ffn(run)
+    }
+
+    /// Floats of a sum over ranks.
+    pub fn sum_len(&self) -> usize {
+        self.rows * self.shape.width
+    }
+
+    /// Streams to attention's output, or this rank's part of its sum.
+    pub fn enter_attention(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
+        let at = At { layer: run.layer, what: What::LayerIn };
+        self.observe(at, run.x, self.shape.streams * self.shape.width)?;
         self.mix(run.x, weights.hc_attn, weights.attn_norm)?;
-        self.attention(weights, run)?;
-        self.observe(at(What::AttentionOut), s.z, shape.width)?;
-        self.steer(run.layer, self.steering.map_or(0.0, |s| s.scales.attention))?;
-        self.spread(run.x)?;
+        self.attention(weights, run)
+    }
 
+    /// Attention's output back to the streams.
+    pub fn leave_attention(&mut self, run: &Run) -> Result<(), Error> {
+        let at = At { layer: run.layer, what: What::AttentionOut };
+        self.observe(at, self.scratch.z, self.shape.width)?;
+        self.steer(run.layer, self.steering.map_or(0.0, |s| s.scales.attention))?;
+        self.spread(run.x)
+    }
+
+    /// Streams to the output of the FFN, or this rank's part of its sum.
+    pub fn enter_ffn(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
         self.mix(run.x, weights.hc_ffn, weights.ffn_norm)?;
-        self.ffn(weights, run)?;
-        self.observe(at(What::FfnOut), s.z, shape.width)?;
+        self.ffn(weights, run)
+    }
+
+    /// The output of the FFN back to the streams.
+    pub fn leave_ffn(&mut self, run: &Run) -> Result<(), Error> {
+        let at = At { layer: run.layer, what: What::FfnOut };
+        self.observe(at, self.scratch.z, self.shape.width)?;
         self.steer(run.layer, self.steering.map_or(0.0, |s| s.scales.ffn))?;
         self.spread(run.x)
     }
@@ -137,7 +167,7 @@ impl Pass<'_> {
     }
 
     /// `y` to `z`: window, compressed rows and sinks (spec 2.5). A rank computes some of the heads,
-    /// and gives its part of the output projection's sum to a gate.
+    /// and gets its part of the output projection's sum.
     fn attention(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
         let (shape, s) = (self.shape, self.scratch);
         let rope = if run.ratio == 0 { self.ropes.plain } else { self.ropes.yarn };
@@ -184,8 +214,7 @@ impl Pass<'_> {
             groups,
             out: s.output_a,
         })?;
-        self.project(s.output_a, self.rows, &[(weights.output_b, s.z)])?;
-        gates::sum(self.backend, GateKind::Attention, s.z, self.rows * shape.width)
+        self.project(s.output_a, self.rows, &[(weights.output_b, s.z)])
     }
 
     /// All products of attention's input, and of the query's low rank.
@@ -261,7 +290,7 @@ impl Pass<'_> {
     fn choose_rows(&mut self, run: &Run, rope: Rope) -> Result<(), Error> {
         let (shape, s) = (self.shape, self.scratch);
         let rows: Vec<Buffer> = run.indexes.iter().map(|c| c.rows).collect();
-        self.backend.index_select(&IndexSelect {
+        let select = IndexSelect {
             q: s.index_q,
             weights: s.index_weights,
             heads: shape.index_heads,
@@ -271,13 +300,36 @@ impl Pass<'_> {
             top_k: shape.index_top_k,
             rows: &rows,
             out: s.choice,
-        })?;
+        };
+        match self.index_spans.take() {
+            None => self.backend.index_select(&select)?,
+            Some(spans) => {
+                self.choose_together(&select, &spans)?;
+                self.index_spans = Some(spans);
+            }
+        }
         let at = At { layer: run.layer, what: What::IndexChoice };
         self.observe_ids(at, s.choice, shape.index_top_k)
     }
 
-    /// `y` to `z`: routed and shared experts (spec 2.8). A rank computes some cells of the sum, and
-    /// gives theirs to a gate.
+    /// The same over ranks: each scores a run of every span's compressed rows, and the best of all
+    /// runs are the choice.
+    fn choose_together(&mut self, select: &IndexSelect<'_>, spans: &[Span]) -> Result<(), Error> {
+        let seen = |span: &Span, rows: usize| (span.position + rows) / select.ratio;
+        let visible: Vec<usize> =
+            spans.iter().flat_map(|span| (1..=span.rows.len()).map(|r| seen(span, r))).collect();
+        if visible.iter().all(|&visible| visible <= select.top_k) {
+            // All are chosen, as every rank sees.
+            return Ok(self.backend.index_select(select)?);
+        }
+        let runs: Vec<_> =
+            spans.iter().map(|span| self.part.of(seen(span, span.rows.len()))).collect();
+        let mut best = vec![0; visible.len() * select.top_k];
+        self.backend.index_best(select, &runs, &mut best)?;
+        gates::choose(self.backend, &best, select.top_k, &visible, select.out)
+    }
+
+    /// `y` to `z`: routed and shared experts (spec 2.8). A rank computes some cells of the sum.
     fn ffn(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
         let (shape, s) = (self.shape, self.scratch);
         let top_k = shape.experts_used;
@@ -305,7 +357,7 @@ impl Pass<'_> {
             out: s.z,
         };
         self.backend.experts_part(&experts, Cells::of_part(self.part, shape.experts))?;
-        gates::sum(self.backend, GateKind::Ffn, s.z, self.rows * shape.width)
+        Ok(())
     }
 
     /// Logits of some rows of `x` (spec 2.3 and 2.1 steps 4 to 6).

@@ -1,11 +1,11 @@
-//! Where the ranks of a group meet in a pass: sums of partial rows, and the parts of the
-//! vocabulary. On one device nothing happens here but a read of the logits.
+//! Where the ranks of a group meet in a pass: sums of partial rows, the best compressed rows of
+//! each part of them, and the parts of the vocabulary. On one device nothing happens here but a read of the logits.
 //!
 //! Every rank adds the same parts by the same tree, whose lower levels the parts are; so all ranks
 //! go on with equal bits, and with those of one device.
 
 use crate::Error;
-use ironstar_device::{Backend, Buffer, GateKind, Part};
+use ironstar_device::{Backend, Buffer, Exchange, GateKind, Part};
 use ironstar_quant::subtree;
 
 /// Replaces the first `len` floats of a buffer, this rank's part of a sum, by the sum of all
@@ -16,15 +16,38 @@ pub(super) fn sum(
     buffer: Buffer,
     len: usize,
 ) -> Result<(), Error> {
-    let Some(ranks) = backend.exchange().map(|exchange| exchange.ranks()).filter(|r| *r > 1) else {
+    if backend.exchange().is_none_or(|exchange| exchange.ranks() == 1) {
         return Ok(());
-    };
+    }
+    let mine = part(backend, buffer, len)?;
+    post(backend, gate, &mine)?;
+    take(backend, buffer, len)
+}
+
+/// This rank's part of a sum.
+pub(super) fn part(
+    backend: &mut dyn Backend,
+    buffer: Buffer,
+    len: usize,
+) -> Result<Vec<u8>, Error> {
     let mut mine = vec![0; len * 4];
     backend.read(buffer, 0, &mut mine)?;
-    let mut all = vec![0; mine.len() * ranks];
-    gather(backend, gate, &mine, &mut all)?;
+    Ok(mine)
+}
+
+/// Begins a gate.
+pub(super) fn post(backend: &mut dyn Backend, gate: GateKind, mine: &[u8]) -> Result<(), Error> {
+    Ok(exchange(backend).post(gate, mine).map_err(ironstar_device::Error::from)?)
+}
+
+/// Ends the gate that was posted with the part of `len` floats: the sum is in the buffer.
+pub(super) fn take(backend: &mut dyn Backend, buffer: Buffer, len: usize) -> Result<(), Error> {
+    let exchange = exchange(backend);
+    let ranks = exchange.ranks();
+    let mut all = vec![0; len * 4 * ranks];
+    exchange.wait(&mut all).map_err(ironstar_device::Error::from)?;
     let words: Vec<&[[u8; 4]]> =
-        all.chunks_exact(mine.len()).map(|part| part.as_chunks::<4>().0).collect();
+        all.chunks_exact(len * 4).map(|part| part.as_chunks::<4>().0).collect();
     let mut parts = [0.0; 8];
     let values: Vec<f32> = (0..len)
         .map(|at| {
@@ -72,14 +95,54 @@ pub(super) fn vocabulary(
     Ok(())
 }
 
-/// One gate of the group that the backend is in.
+/// The choice of each row from the keys of all ranks' runs of compressed rows
+/// ([`Backend::index_best`]): the `top_k` smallest, ascending by row. `visible` is how many
+/// compressed rows each row sees; who sees no more than `top_k` takes all.
+pub(super) fn choose(
+    backend: &mut dyn Backend,
+    mine: &[u64],
+    top_k: usize,
+    visible: &[usize],
+    out: Buffer,
+) -> Result<(), Error> {
+    let mine: Vec<u8> = mine.iter().flat_map(|key| key.to_le_bytes()).collect();
+    let ranks = super::load::part_of(backend).ranks;
+    let mut all = vec![0; mine.len() * ranks];
+    gather(backend, GateKind::Index, &mine, &mut all)?;
+    let (words, _) = all.as_chunks::<8>();
+    let mut ids = vec![0u32; visible.len() * top_k];
+    let mut keys = Vec::with_capacity(ranks * top_k);
+    for (row, (visible, ids)) in visible.iter().zip(ids.chunks_exact_mut(top_k)).enumerate() {
+        if *visible <= top_k {
+            (0u32..).zip(&mut ids[..*visible]).for_each(|(row, id)| *id = row);
+            continue;
+        }
+        keys.clear();
+        for theirs in words.chunks_exact(words.len() / ranks) {
+            let row = &theirs[row * top_k..][..top_k];
+            keys.extend(row.iter().map(|word| u64::from_le_bytes(*word)));
+        }
+        keys.select_nth_unstable(top_k - 1);
+        for (id, key) in ids.iter_mut().zip(&keys) {
+            *id = u32::try_from(key & u64::from(u32::MAX)).expect("masked to 32 bits");
+        }
+        ids.sort_unstable();
+    }
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    Ok(backend.write(out, 0, &bytes)?)
+}
+
+/// The group that the backend is in.
+fn exchange(backend: &mut dyn Backend) -> &mut dyn Exchange {
+    backend.exchange().expect("the caller has seen that there is one")
+}
+
+/// One gate of the group.
 fn gather(
     backend: &mut dyn Backend,
     gate: GateKind,
     mine: &[u8],
     all: &mut [u8],
 ) -> Result<(), Error> {
-    let exchange = backend.exchange().expect("the caller has seen that there is one");
-    exchange.gather(gate, mine, all).map_err(ironstar_device::Error::from)?;
-    Ok(())
+    Ok(exchange(backend).gather(gate, mine, all).map_err(ironstar_device::Error::from)?)
 }

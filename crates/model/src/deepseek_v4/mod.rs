@@ -35,6 +35,7 @@ mod dspark_pass;
 mod follow;
 mod forward;
 mod gates;
+mod halves;
 pub mod import;
 pub mod known;
 mod load;
@@ -52,6 +53,7 @@ pub mod weights;
 pub use activations::Wire;
 pub use dspark::SparkShape;
 pub use follow::Followed;
+pub use halves::Sharing;
 pub use load::find;
 pub use part::rank_plan;
 pub use pipeline::Pipeline;
@@ -67,6 +69,7 @@ use crate::{
 };
 use follow::Known;
 use forward::{Pass, Ropes, Run};
+use halves::Shared;
 use ironstar_device::{Arena, Backend, Embed, Part, Step};
 use ironstar_gguf::Gguf;
 use load::{Drafter, Loaded, Weights};
@@ -92,8 +95,15 @@ pub struct Model {
     drafter: Option<Drafter>,
     ropes: Ropes,
     scratch: Scratch,
+    /// For half of a step's rows, where there are other ranks.
+    second: Option<Scratch>,
+    /// Rank 0's decision.
+    sharing: Sharing,
     ignored: Vec<String>,
     steering: Option<Steering>,
+    /// In which epoch the other ranks were told of it, and whether there ever was any.
+    steering_told: Known,
+    was_steered: bool,
 }
 
 impl Model {
@@ -176,10 +186,39 @@ impl Model {
             ..Kept::default()
         };
         let scratch = Scratch::new(&kept.shape, &kept.options, kept.drafts_here(), backend, arena)?;
-        let kept = Arc::new(kept);
         let (part, met) = (load::part_of(backend), Known::default());
-        let steering = None;
-        Ok(Model { kept, part, met, arena, weights, drafter, ropes, scratch, ignored, steering })
+        // DSpark looks at all rows after each layer.
+        let second = match part.ranks > 1 && kept.spark.is_none() {
+            true => {
+                let step_rows_max = kept.options.step_rows_max / 2;
+                let half = Options { step_rows_max, ..kept.options.clone() };
+                Some(Scratch::new(&kept.shape, &half, For::None, backend, arena)?)
+            }
+            false => None,
+        };
+        let kept = Arc::new(kept);
+        let (steering, sharing) = (None, Sharing::default());
+        Ok(Model {
+            kept,
+            part,
+            met,
+            arena,
+            weights,
+            drafter,
+            ropes,
+            scratch,
+            second,
+            sharing,
+            ignored,
+            steering,
+            steering_told: Known::default(),
+            was_steered: false,
+        })
+    }
+
+    /// From where on ranks share more of a step than its weights; rank 0's counts.
+    pub fn share(&mut self, sharing: Sharing) {
+        self.sharing = sharing;
     }
 
     /// The numbers of this model.
@@ -229,15 +268,15 @@ impl Model {
 
     /// Steers all sessions from their next step on; `None` stops that. What they have evaluated
     /// stays as it is, so a session that was steered otherwise before is
-    /// [mixed](State::is_mixed).
+    /// [mixed](State::is_mixed). Other ranks hear of it before their next step.
     pub fn steer(
         &mut self,
         backend: &mut dyn Backend,
         how: Option<(&Directions, SteeringScales)>,
     ) -> Result<(), Error> {
-        if self.ranks() > 1 && how.is_some() {
-            let wanted = "steering is for one rank so far".to_owned();
-            let found = "directions to steer by".to_owned();
+        if self.kept.pipe.is_some() && how.is_some() {
+            let wanted = "steering is for one process or for ranks so far".to_owned();
+            let found = "directions to steer by in a pipeline".to_owned();
             return Err(Error::Ranks { ranks: self.ranks(), found, wanted });
         }
         let shape = (self.kept.shape.layers, self.kept.shape.width);
@@ -247,13 +286,19 @@ impl Model {
         if let Some(old) = std::mem::replace(&mut self.steering, fresh) {
             old.release(backend);
         }
+        self.was_steered |= self.steering.is_some();
+        self.steering_told.forget();
         Ok(())
     }
 
     /// Other scales for the same directions, from every session's next step on.
     pub fn set_steering_scales(&mut self, scales: SteeringScales) -> Result<(), Error> {
         match &mut self.steering {
-            Some(steering) => steering.set_scales(scales),
+            Some(steering) => {
+                steering.set_scales(scales)?;
+                self.steering_told.forget();
+                Ok(())
+            }
             None => Err(Error::Steering {
                 found: "no directions are loaded".into(),
                 wanted: "scales belong to a file of directions".into(),
@@ -326,9 +371,12 @@ impl Model {
         for (span, state) in step.spans.iter().zip(states.iter()) {
             state.check_begin(span.rows.len())?;
         }
-        let number = self.lead_step(backend, step, states, (&rows, wanted.drafts, &draft_rows))?;
+        let shared = self.shared(backend, step, observer.is_some());
+        let wants = (&rows[..], wanted.drafts, &draft_rows[..], shared);
+        let number = self.lead_step(backend, step, states, wants)?;
         let is_wanted = !rows.is_empty() || wanted.drafts != LogitsFor::None;
-        let made = self.evaluate(backend, step, states, (rows, draft_rows, number), observer);
+        let rows = (rows, draft_rows, number);
+        let made = self.evaluate(backend, step, states, rows, (shared, observer));
         let made = match &self.kept.pipe {
             // The rest of a step that gives nothing is not waited for.
             Some(pipe) if pipe.stage == 0 && is_wanted => {
@@ -339,6 +387,42 @@ impl Model {
         made.inspect_err(|error| self.give_up(backend, error))
     }
 
+    /// What ranks share of a step, as rank 0 decides it. Who looks on wants all rows at once.
+    fn shared(&self, backend: &dyn Backend, step: &Step, is_observed: bool) -> Shared {
+        let ends = step.spans.iter().map(|span| span.position + span.rows.len());
+        let long = ends.max().is_some_and(|end| end >= self.sharing.index_from);
+        let rows = step.tokens.len();
+        let halves = self.second.is_some() && !is_observed && rows >= self.sharing.halves_from;
+        Shared {
+            index: self.part.ranks > 1 && long && backend.splits_index(),
+            first_rows: if halves && rows > 1 { rows.div_ceil(2) } else { 0 },
+        }
+    }
+
+    /// On the other ranks: [`Model::forward_observed`] as rank 0 ordered it.
+    fn forward_shared(
+        &mut self,
+        backend: &mut dyn Backend,
+        step: &Step,
+        states: &mut [&mut State],
+        wanted: &Wanted<'_>,
+        shared: Shared,
+    ) -> Result<Output, Error> {
+        self.check_step(step, states)?;
+        let room = self.second.map_or(0, |_| self.kept.options.step_rows_max / 2);
+        shared.check(step.tokens.len(), room)?;
+        let (rows, draft_rows) = (rows_of(wanted.logits, step)?, rows_of(wanted.drafts, step)?);
+        if !self.has_mtp() && wanted.drafts != LogitsFor::None {
+            return Err(Error::Draft("no draft block was loaded"));
+        }
+        for (span, state) in step.spans.iter().zip(states.iter()) {
+            state.check_begin(span.rows.len())?;
+        }
+        let rows = (rows, draft_rows, 0);
+        let made = self.evaluate(backend, step, states, rows, (shared, None));
+        made.inspect_err(|error| self.give_up(backend, error))
+    }
+
     /// The pass itself, on this rank's part.
     fn evaluate(
         &self,
@@ -346,7 +430,7 @@ impl Model {
         step: &Step,
         states: &mut [&mut State],
         (rows, draft_rows, number): (Vec<usize>, Vec<usize>, u64),
-        observer: Option<&mut dyn Observer>,
+        (shared, observer): (Shared, Option<&mut dyn Observer>),
     ) -> Result<Output, Error> {
         let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();
         for (span, state) in step.spans.iter().zip(states.iter_mut()) {
@@ -360,6 +444,7 @@ impl Model {
             ropes: self.ropes,
             scratch: self.scratch,
             rows: step.tokens.len(),
+            index_spans: shared.index.then(|| step.spans.clone()),
             steering: self.steering.as_ref(),
             observer: observer.map(|o| o as &mut dyn Observer),
         };
@@ -373,13 +458,12 @@ impl Model {
                 pass.backend.embed(&Embed { table, streams, out })?;
             }
         }
-        for (layer, block) in &self.weights.layers {
-            let layer = *layer;
-            let run = Run::layer(&pass, layer, states.iter().map(|s| &s.layers[layer]));
-            pass.block(block, &run)?;
-            if let Some(Drafter::Spark(spark)) = &self.drafter {
-                dspark_pass::collect(&mut pass, spark, layer)?;
+        match self.second.filter(|_| shared.first_rows > 0) {
+            Some(second) => {
+                let halves = (shared.first_rows, second);
+                halves::layers(&mut pass, &self.weights.layers, step, states, halves)?;
             }
+            None => self.layers(&mut pass, states)?,
         }
         let output = match pipe.filter(|pipe| !pipe.is_last()) {
             Some(pipe) => pipe.pass_on(pass.backend, number, all).map(|()| Output::default())?,
@@ -414,6 +498,18 @@ impl Model {
         Ok(Output { logits, drafts })
     }
 
+    /// All layers of this node, with all rows at once.
+    fn layers(&self, pass: &mut Pass<'_>, states: &[&mut State]) -> Result<(), Error> {
+        for (layer, block) in &self.weights.layers {
+            let run = Run::layer(pass, *layer, states.iter().map(|s| &s.layers[*layer]));
+            pass.block(block, &run)?;
+            if let Some(Drafter::Spark(spark)) = &self.drafter {
+                dspark_pass::collect(pass, spark, *layer)?;
+            }
+        }
+        Ok(())
+    }
+
     /// On rank 0 of a pipeline: sees whether the other nodes are there. If not, states that they
     /// had a part of are [lost](State::is_lost) from now on.
     pub fn look(&self) {
@@ -428,7 +524,7 @@ impl Model {
         backend: &mut dyn Backend,
         step: &Step,
         states: &[&mut State],
-        (logits, wants_drafts, drafts): (&[usize], LogitsFor<'_>, &[usize]),
+        (logits, wants_drafts, drafts, shared): (&[usize], LogitsFor<'_>, &[usize], Shared),
     ) -> Result<u64, Error> {
         if self.ranks() == 1 {
             return Ok(0);
@@ -440,7 +536,8 @@ impl Model {
             (states.iter().map(|s| &**s).collect(), step.clone());
         let drafts = (wants_drafts != LogitsFor::None).then(|| drafts.to_vec());
         let ids = states.iter().map(|state| state.shared.id).collect();
-        let order = Order::Step { ids, step, logits: logits.to_vec(), drafts };
+        let logits = logits.to_vec();
+        let order = Order::Step { ids, step, logits, drafts, shared };
         if let Some(pipe) = &self.kept.pipe {
             return pipe.lead_step(&states, &self.meeting(), &order);
         }
@@ -553,6 +650,7 @@ impl Model {
             ropes: self.ropes,
             scratch: self.scratch,
             rows: 1,
+            index_spans: None,
             steering: None,
             observer: None,
         }

@@ -5,6 +5,7 @@
 //! receives it goes there ([`super::follow`]). Bytes come over a wire, so nothing in them is
 //! believed: a length is checked against what is left before anything is made of it.
 
+use super::halves::Shared;
 use crate::Error;
 use ironstar_device::{Error as DeviceError, ExchangeError, Span, Step};
 
@@ -19,10 +20,21 @@ pub(super) enum Order {
     More { saved: Vec<u8> },
     /// The session has ended.
     Release { id: u32 },
-    /// A step of these sessions, one a span, with the rows that want logits and draft logits.
-    Step { ids: Vec<u32>, step: Step, logits: Vec<usize>, drafts: Option<Vec<usize>> },
+    /// A step of these sessions, one a span, with the rows that want logits and draft logits, and
+    /// what the ranks share of it.
+    Step {
+        ids: Vec<u32>,
+        step: Step,
+        logits: Vec<usize>,
+        drafts: Option<Vec<usize>>,
+        shared: Shared,
+    },
     /// Guesses of a session's next tokens; `most` is missing where one row of logits is wanted.
     Draft { id: u32, position: usize, token: u32, most: Option<usize> },
+    /// All sessions are steered like this from their next step on, or not at all where there are no
+    /// directions: their file, and the bits of the scales of attention and FFN. Answered by a
+    /// status.
+    Steer { directions: Vec<u8>, scales: [u32; 2] },
     /// Nothing follows.
     Stop,
     /// In a pipeline instead of [`Order::Meet`]: which layers each node has, and how many bits a
@@ -66,7 +78,7 @@ impl Order {
                 to.push(2);
                 put(&mut to, u64::from(*id));
             }
-            Order::Step { ids, step, logits, drafts } => {
+            Order::Step { ids, step, logits, drafts, shared } => {
                 to.push(3);
                 put_list(&mut to, ids.iter().map(|id| u64::from(*id)));
                 put_list(&mut to, step.tokens.iter().map(|token| u64::from(*token)));
@@ -76,6 +88,8 @@ impl Order {
                 put_list(&mut to, logits.iter().map(|row| wide(*row)));
                 to.push(u8::from(drafts.is_some()));
                 put_list(&mut to, drafts.iter().flatten().map(|row| wide(*row)));
+                to.push(u8::from(shared.index));
+                put_size(&mut to, shared.first_rows);
             }
             Order::Draft { id, position, token, most } => {
                 to.push(4);
@@ -84,6 +98,11 @@ impl Order {
                 put(&mut to, u64::from(*token));
                 to.push(u8::from(most.is_some()));
                 put_size(&mut to, most.unwrap_or(0));
+            }
+            Order::Steer { directions, scales } => {
+                to.push(11);
+                put_bytes(&mut to, directions);
+                scales.iter().for_each(|bits| put(&mut to, u64::from(*bits)));
             }
             Order::Stop => to.push(5),
             Order::More { saved } => {
@@ -133,7 +152,8 @@ impl Order {
             8 => Order::Save { id: from.id()?, position: from.size()?, part: from.part()? },
             9 => Order::Load { id: from.id()?, part: from.part()? },
             10 => Order::Look,
-            kind => return wrong(format!("an order of kind {kind}"), "kinds 0 to 10 are known"),
+            11 => Order::Steer { directions: from.bytes()?, scales: [from.id()?, from.id()?] },
+            kind => return wrong(format!("an order of kind {kind}"), "kinds 0 to 11 are known"),
         };
         if !from.0.is_empty() {
             return wrong(format!("{} bytes behind an order", from.0.len()), "none are due");
@@ -273,8 +293,9 @@ impl Reader<'_> {
         let spans = threes.iter().map(span).collect();
         let logits = self.list(Self::size)?;
         let (some, drafts) = (self.byte()? != 0, self.list(Self::size)?);
+        let shared = Shared { index: self.byte()? != 0, first_rows: self.size()? };
         let step = Step { tokens, spans };
-        Ok(Order::Step { ids, step, logits, drafts: some.then_some(drafts) })
+        Ok(Order::Step { ids, step, logits, drafts: some.then_some(drafts), shared })
     }
 }
 

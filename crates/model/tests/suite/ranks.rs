@@ -10,7 +10,9 @@ use ironstar_device::{
 use ironstar_gguf::Gguf;
 use ironstar_model::deepseek_v4::{Field, Kind, rank_plan, tensor_specs};
 use ironstar_model::testing::{Tiny, encode};
-use ironstar_model::{Error, Followed, LogitsFor, Model, Shape, Step};
+use ironstar_model::{
+    Directions, Error, Followed, LogitsFor, Model, Shape, Sharing, SteeringScales, Step,
+};
 use ironstar_quant::Format;
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -74,6 +76,9 @@ fn lead(case: &Case, exchange: impl Exchange + 'static) -> Runner {
     Runner { cpu, model, state }
 }
 
+/// The indexer's rows in parts and steps in halves, from the first on.
+const ALWAYS: Sharing = Sharing { index_from: 0, halves_from: 0 };
+
 /// Runs a closure on rank 0 of a group; the others follow until it is done.
 fn on_ranks<T>(case: &Case, ranks: usize, work: impl FnOnce(&mut Runner) -> T) -> T {
     let mut group = LocalGroup::whole(ranks, DEADLINE);
@@ -99,10 +104,15 @@ fn any_number_of_ranks_gives_the_bits_of_one() {
             one.cuts(&case.tokens, []);
             one.saved()
         };
-        let counts = if name == "exact" { [2, 4] } else { [2, 8] };
-        for ranks in counts {
+        let groups = if name == "exact" {
+            [(2, Sharing::NEVER), (4, ALWAYS)]
+        } else {
+            [(2, ALWAYS), (8, ALWAYS)]
+        };
+        for (ranks, sharing) in groups {
             let cuts = [3, 124, 1, 1, 101];
             let (rows, state) = on_ranks(case, ranks, |runner| {
+                runner.model.share(sharing);
                 let rows = runner.cuts(&case.tokens, cuts);
                 (rows, runner.saved())
             });
@@ -112,10 +122,10 @@ fn any_number_of_ranks_gives_the_bits_of_one() {
     }
 }
 
-#[test]
-fn a_layer_has_two_gates_a_step_and_the_vocabulary_one() {
-    let case = &ROUNDED;
-    let counts = on_ranks(case, 2, |runner| {
+/// Gates of three steps: 50 rows without logits, one with, 40 with all.
+fn counted(case: &Case, sharing: Sharing) -> GateCounts {
+    on_ranks(case, 2, |runner| {
+        runner.model.share(sharing);
         let before = Model::gate_counts(&mut runner.cpu);
         for (at, rows, wanted) in
             [(0, 50, LogitsFor::None), (50, 1, LogitsFor::Last), (51, 40, LogitsFor::All)]
@@ -131,7 +141,12 @@ fn a_layer_has_two_gates_a_step_and_the_vocabulary_one() {
         let mut bytes = after.bytes;
         bytes.iter_mut().zip(before.bytes).for_each(|(after, before)| *after -= before);
         GateCounts { gates, bytes }
-    });
+    })
+}
+
+#[test]
+fn a_layer_has_two_gates_a_step_and_the_vocabulary_one() {
+    let counts = counted(&ROUNDED, Sharing::NEVER);
     let layers = 3;
     assert_eq!(counts.of(GateKind::Attention), 3 * layers);
     assert_eq!(counts.of(GateKind::Ffn), 3 * layers);
@@ -167,9 +182,34 @@ pub fn in_common(case: &Case, runner: &mut Runner) -> Vec<f32> {
 }
 
 #[test]
+fn an_indexer_in_parts_has_a_gate_more_and_halves_have_twice_as_many() {
+    let shape = &wide(4).shape;
+    let indexers = shape.ratios.iter().filter(|&&ratio| ratio == 4).count() as u64;
+    let top_k = shape.index_top_k as u64;
+    let split = counted(&ROUNDED, Sharing { index_from: 51, ..Sharing::NEVER });
+    // The first step ends at 50, so only the others ask for parts.
+    assert_eq!(split.of(GateKind::Index), 2 * indexers);
+    assert_eq!(split.bytes[2], 41 * indexers * top_k * 8, "a score and a row for each of the best");
+    assert_eq!((split.of(GateKind::Attention), split.of(GateKind::Ffn)), (3 * 3, 3 * 3));
+
+    let halves = counted(&ROUNDED, Sharing { halves_from: 2, ..Sharing::NEVER });
+    // A step of one row has no halves.
+    assert_eq!((halves.of(GateKind::Attention), halves.of(GateKind::Ffn)), (5 * 3, 5 * 3));
+    assert_eq!(halves.bytes[0], 91 * 3 * 64 * 4, "and no byte more");
+    assert_eq!(halves.of(GateKind::Index), 0);
+
+    let both = counted(&ROUNDED, ALWAYS);
+    // In the first step only the second half sees more rows than the indexer keeps: 12 of 8.
+    assert_eq!(both.of(GateKind::Index), (1 + 1 + 2) * indexers);
+}
+
+#[test]
 fn sessions_in_common_steps_and_guesses_of_both_drafters() {
     let case = &ROUNDED;
-    let both = |runner: &mut Runner| in_common(case, runner);
+    let both = |runner: &mut Runner| {
+        runner.model.share(ALWAYS);
+        in_common(case, runner)
+    };
     let one = both(&mut case.runner());
     same_bits(&on_ranks(case, 2, both), &one, "two ranks");
 
@@ -188,6 +228,41 @@ fn sessions_in_common_steps_and_guesses_of_both_drafters() {
     same_bits(&four, &one, "four ranks with DSpark");
 }
 
+#[test]
+fn ranks_are_steered_as_one_device_is() {
+    let case = &ROUNDED;
+    let steered = |runner: &mut Runner| {
+        let (layers, width) = (runner.model.shape().layers, runner.model.shape().width);
+        let row = |layer: usize| (0..width).map(move |at| f32::from(u8::from(at == layer)));
+        let directions = Directions::new(layers, width, (0..layers).flat_map(row).collect());
+        let directions = directions.unwrap();
+        let scales = |attention, ffn| SteeringScales { attention, ffn };
+        let mut rows = Vec::new();
+        let mut next = |runner: &mut Runner, count: usize| {
+            let at = runner.state.position();
+            let step = Step::single(&case.tokens[at..at + count], at);
+            let states = &mut [&mut runner.state];
+            let logits = runner.model.forward(&mut runner.cpu, &step, states, LogitsFor::Last);
+            rows.extend_from_slice(logits.unwrap().values());
+            runner.model.commit(&mut runner.state, count).unwrap();
+        };
+        next(runner, 30);
+        let how = Some((&directions, scales(0.5, -1.0)));
+        runner.model.steer(&mut runner.cpu, how).unwrap();
+        next(runner, 20);
+        runner.model.set_steering_scales(scales(0.0, 2.0)).unwrap();
+        next(runner, 1);
+        runner.model.steer(&mut runner.cpu, None).unwrap();
+        next(runner, 1);
+        rows
+    };
+    let one = steered(&mut case.runner());
+    let plain = [29, 49, 50, 51].map(|row| &case.rows.logits[row * case.vocabulary..][..4]);
+    let found = [0, 1, 2].map(|row| &one[row * case.vocabulary..][..4]);
+    assert!(found[0] == plain[0] && found[1] != plain[1] && found[2] != plain[2], "it steers");
+    same_bits(&on_ranks(case, 2, steered), &one, "two ranks");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 4,
@@ -201,9 +276,13 @@ proptest! {
         acts in prop::collection::vec(act(), 4..14),
         ranks in prop_oneof![Just(2usize), Just(4)],
         is_exact in any::<bool>(),
+        shares in any::<bool>(),
     ) {
         let case: &Case = if is_exact { &EXACT } else { &ROUNDED };
-        on_ranks(case, ranks, |runner| live_on(case, runner, &acts));
+        on_ranks(case, ranks, |runner| {
+            runner.model.share(if shares { ALWAYS } else { Sharing::NEVER });
+            live_on(case, runner, &acts);
+        });
     }
 }
 

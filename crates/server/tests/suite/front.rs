@@ -10,6 +10,8 @@ fn what_needs_no_engine_answers() {
     let server = start(PLAY);
     let health = server.get("/health");
     assert_eq!((health.status, &health.json()["status"]), (200, &"ok".into()));
+    let ready = server.get("/ready");
+    assert_eq!((ready.status, &ready.json()["status"]), (200, &"ready".into()));
     assert_eq!(server.get("/version").json()["name"], "ironstar");
     let models = server.get("/v1/models").json();
     assert_eq!(models["data"][0]["id"], "scripted");
@@ -78,7 +80,7 @@ fn a_key_is_wanted_where_one_is_set() {
         (refused.status, &refused.json()["error"]["type"]),
         (401, &"authentication_error".into())
     );
-    for free in ["/", "/health"] {
+    for free in ["/", "/health", "/ready"] {
         assert_eq!(server.get(free).status, 200, "{free}");
     }
     assert_eq!(server.get("/metrics").status, 401);

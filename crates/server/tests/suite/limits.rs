@@ -124,8 +124,13 @@ fn many_waiting_requests_are_429_and_no_503() {
     let refused = server.post("/v1/chat/completions", &body);
     assert_eq!(refused.status, 429, "{}", refused.body);
     assert!(refused.header("retry-after").is_some());
+    // A router hears of it before it sends somebody here.
+    let ready = server.get("/ready");
+    assert_eq!((ready.status, &ready.json()["error"]["code"]), (503, &"not_ready".into()));
+    assert_eq!(server.get("/health").status, 200, "it is alive all the same");
     drop(streams);
     server.wait_for("ironstar_requests_open", 0);
+    assert_eq!(server.get("/ready").status, 200);
 }
 
 /// Before a stream has its head, which would say that all is well.

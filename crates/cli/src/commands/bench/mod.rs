@@ -10,7 +10,7 @@ mod sweep;
 use crate::bandwidth::{self, Rate};
 use crate::failure::Failure;
 use crate::flags::Bench;
-use crate::{interrupt, loading, outfile};
+use crate::{interrupt, loading, outfile, ranks};
 use ironstar_device::{CudaConfig, Isa, cuda_read_bandwidth};
 use ironstar_engine::Engine;
 use plan::Plan;
@@ -38,7 +38,12 @@ pub fn run(mut flags: Bench) -> Result<(), Failure> {
             rows.iter_mut().zip(&swept).for_each(|(best, row)| best.improve(row));
         }
     }
-    Report { facts, rows }.give(flags.csv.as_deref(), flags.json)
+    let gates = ranks::gates_json(&flags.model.ranks);
+    Report { facts, rows, gates }.give(flags.csv.as_deref(), flags.json)?;
+    if !flags.json {
+        ranks::tell_gates(&flags.model.ranks);
+    }
+    Ok(())
 }
 
 fn facts(flags: &Bench, engine: &Engine, model: String, plan: &Plan) -> Facts {
@@ -63,6 +68,7 @@ fn facts(flags: &Bench, engine: &Engine, model: String, plan: &Plan) -> Facts {
         fill: plan.fill,
         teacher_forced: plan.teacher_forced,
         sessions: plan.sessions,
+        ranks: engine.model().ranks(),
         repeats: flags.sweep.repeat,
         prefill_chunk: engine.options().step_rows,
         bandwidth,

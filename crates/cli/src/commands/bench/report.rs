@@ -28,6 +28,8 @@ pub struct Facts {
     pub teacher_forced: bool,
     /// Sessions in common steps.
     pub sessions: usize,
+    /// Ranks that share the model.
+    pub ranks: usize,
     /// Sweeps of which the best is shown.
     pub repeats: usize,
     /// Most rows of a prompt's step.
@@ -43,6 +45,8 @@ pub struct Report {
     pub facts: Facts,
     /// One row a frontier.
     pub rows: Vec<Row>,
+    /// What gates cost, if that was asked for.
+    pub gates: Option<Value>,
 }
 
 /// Names of the CSV's columns; the first nine are the yardstick's (`spec/features.md` 1.5).
@@ -147,11 +151,13 @@ impl Report {
             "fill": self.fill(),
             "teacher_forced_decode": facts.teacher_forced,
             "sessions": facts.sessions,
+            "ranks": facts.ranks,
             "repeats": facts.repeats,
             "prefill_chunk": facts.prefill_chunk,
             "read_bytes_per_second": facts.bandwidth.map(|rate| rate.wall),
             "read_bytes_per_processor_second": facts.bandwidth.and_then(|rate| rate.processor),
             "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
+            "gates": self.gates,
         })
     }
 

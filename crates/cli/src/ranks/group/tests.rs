@@ -71,6 +71,9 @@ fn flags() -> Ranks {
         trusted_link: false,
         cluster: None,
         rdma: Rdma::default(),
+        profile_gates: None,
+        fake_gates: false,
+        recorder: ironstar_cluster::Recorder::default(),
         launch: None,
     }
 }

@@ -80,6 +80,35 @@ enum Keys<'a> {
     Fp4(&'a [Fp4Row]),
 }
 
+/// Which compressed rows each row of the step is scored with.
+#[derive(Clone, Copy)]
+struct Sight<'a> {
+    rows: &'a steps::Rows,
+    ratio: usize,
+    /// Per span, the run of its compressed rows that is looked at.
+    runs: &'a [Range<usize>],
+}
+
+impl Sight<'_> {
+    /// First compressed row that a row of the step is scored with, and how many there are.
+    #[inline(always)]
+    fn of(&self, row: usize) -> (usize, usize) {
+        let run = &self.runs[self.rows.span_of[row]];
+        (run.start, self.all(row).min(run.end).saturating_sub(run.start))
+    }
+
+    /// Compressed rows that a row may see.
+    #[inline(always)]
+    fn all(&self, row: usize) -> usize {
+        (self.rows.positions[row] + 1) / self.ratio
+    }
+
+    /// Most that any row is scored with.
+    fn most(&self) -> usize {
+        (0..self.rows.len()).map(|row| self.of(row).1).max().unwrap_or(0)
+    }
+}
+
 /// Scores of a batch of rows: an item is a run of rows and up to [`KEYS`] keys.
 #[derive(Clone, Copy)]
 struct Batch<'a> {
@@ -88,11 +117,11 @@ struct Batch<'a> {
     weights: &'a [f32],
     heads: usize,
     width: usize,
-    ratio: usize,
-    rows: &'a steps::Rows,
+    sight: Sight<'a>,
     /// First row of the batch.
     first: usize,
     runs: &'a [Range<usize>],
+    /// Per span, those of its run.
     keys: &'a [Keys<'a>],
     /// Blocks of keys of a row.
     blocks: usize,
@@ -113,8 +142,7 @@ impl Batch<'_> {
     #[expect(clippy::mut_from_ref, reason = "the contract makes the scores the caller's own")]
     #[inline(always)]
     unsafe fn out(&self, row: usize, block: usize) -> &mut [f32] {
-        let visible = (self.rows.positions[row] + 1) / self.ratio;
-        let count = visible.saturating_sub(block * KEYS).min(KEYS);
+        let count = self.sight.of(row).1.saturating_sub(block * KEYS).min(KEYS);
         // SAFETY: the caller's promise.
         let out = unsafe { self.out.get((row - self.first) * self.blocks + block) };
         &mut out[..count]
@@ -138,7 +166,7 @@ impl Batch<'_> {
     #[inline(always)]
     fn codes<C: Codes>(&self, keys: &[Fp4Row], run: Range<usize>, block: usize) {
         // The last row of a run sees most.
-        let visible = (self.rows.positions[run.end - 1] + 1) / self.ratio;
+        let visible = self.sight.of(run.end - 1).1;
         let mut tile = Tile::new();
         for start in (block * KEYS..visible.min((block + 1) * KEYS)).step_by(codes::KEYS) {
             let at = start - block * KEYS;
@@ -164,7 +192,7 @@ impl<C: Codes> Kernel for Scores<'_, C> {
         for item in items {
             let run = batch.runs[item / batch.blocks].clone();
             let block = item % batch.blocks;
-            match batch.keys[batch.rows.span_of[run.start]] {
+            match batch.keys[batch.sight.rows.span_of[run.start]] {
                 Keys::F32(keys) => batch.floats(keys, run, block),
                 Keys::Fp4(keys) => batch.codes::<C>(keys, run, block),
             }
@@ -187,11 +215,16 @@ struct Choose<'a> {
     /// Keys between two rows of scores.
     stride: usize,
     first: usize,
-    ratio: usize,
     top_k: usize,
-    rows: &'a steps::Rows,
+    sight: Sight<'a>,
     order: Pieces<'a, u64>,
-    out: Pieces<'a, u32>,
+    out: &'a Chosen<'a>,
+}
+
+/// Where a choice goes: row numbers that ascend, or keys ([`crate::Backend::index_best`]).
+enum Chosen<'a> {
+    Rows(Pieces<'a, u32>),
+    Keys(Pieces<'a, u64>),
 }
 
 impl Kernel for Choose<'_> {
@@ -201,23 +234,39 @@ impl Kernel for Choose<'_> {
         let order = unsafe { self.order.get(part) };
         for item in items {
             let row = self.first + item;
-            let visible = (self.rows.positions[row] + 1) / self.ratio;
-            // SAFETY: each row belongs to one part.
-            let out = unsafe { self.out.get(row) };
-            if visible <= self.top_k {
-                (0u32..).zip(&mut out[..visible]).for_each(|(id, out)| *out = id);
+            let (start, count) = self.sight.of(row);
+            if self.sight.all(row) <= self.top_k {
+                if let Chosen::Rows(out) = self.out {
+                    // SAFETY: each row belongs to one part.
+                    let out = unsafe { out.get(row) };
+                    (0u32..).zip(&mut out[..count]).for_each(|(id, out)| *out = id);
+                }
                 continue;
             }
-            let scores = &self.scores[item * self.stride..][..visible];
-            let order = &mut order[..visible];
-            for ((id, order), score) in (0u32..).zip(&mut *order).zip(scores) {
-                *order = u64::from(!order_key(*score)) << 32 | u64::from(id);
+            let scores = &self.scores[item * self.stride..][..count];
+            let order = &mut order[..count];
+            for ((id, order), score) in (start as u64..).zip(&mut *order).zip(scores) {
+                *order = u64::from(!order_key(*score)) << 32 | id;
             }
-            order.select_nth_unstable(self.top_k - 1);
-            for (out, order) in out.iter_mut().zip(&*order) {
-                *out = u32::try_from(order & u64::from(u32::MAX)).expect("masked to 32 bits");
+            if count > self.top_k {
+                order.select_nth_unstable(self.top_k - 1);
             }
-            out.sort_unstable();
+            match self.out {
+                Chosen::Rows(out) => {
+                    // SAFETY: each row belongs to one part.
+                    let out = unsafe { out.get(row) };
+                    for (out, order) in out.iter_mut().zip(&*order) {
+                        *out =
+                            u32::try_from(order & u64::from(u32::MAX)).expect("masked to 32 bits");
+                    }
+                    out.sort_unstable();
+                }
+                Chosen::Keys(out) => {
+                    // SAFETY: each row belongs to one part.
+                    let out = unsafe { out.get(row) };
+                    out.iter_mut().zip(&*order).for_each(|(out, order)| *out = *order);
+                }
+            }
         }
     }
 }
@@ -258,10 +307,48 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
         return Ok(());
     }
     check_shape(cpu, a)?;
+    choose(cpu, a, &vec![0..usize::MAX; a.rows.len()], None)
+}
+
+pub(crate) fn index_best(
+    cpu: &mut Cpu,
+    a: &IndexSelect<'_>,
+    runs: &[Range<usize>],
+    best: &mut [u64],
+) -> Result<(), Error> {
+    best.fill(u64::MAX);
+    if best.is_empty() {
+        return Ok(());
+    }
+    check_shape(cpu, a)?;
+    check(
+        OPERATION,
+        runs.len() == a.rows.len() && best.len() == size(&[cpu.rows.len(), a.top_k]),
+        || format!("{} runs, {} keys", runs.len(), best.len()),
+        "a run for each span, and top_k keys for each row",
+    )?;
+    choose(cpu, a, runs, Some(best))
+}
+
+/// Scores and chooses, over a run of each span's rows; gives keys where there is room for them.
+fn choose(
+    cpu: &mut Cpu,
+    a: &IndexSelect<'_>,
+    runs: &[Range<usize>],
+    best: Option<&mut [u64]>,
+) -> Result<(), Error> {
+    let n = cpu.rows.len();
     let ask = |operand| Ask { operation: OPERATION, operand };
     let mut q = cpu.store.f32_mut(ask("q"), a.q, size(&[n, a.heads, a.width]))?;
     let weights = cpu.store.f32(ask("weights"), a.weights, size(&[n, a.heads]))?;
-    let mut out = cpu.store.u32_mut(ask("out"), a.out, size(&[n, a.top_k]))?;
+    let mut ids;
+    let out = match best {
+        Some(best) => Chosen::Keys(Pieces::new(best, a.top_k)),
+        None => {
+            ids = cpu.store.u32_mut(ask("out"), a.out, size(&[n, a.top_k]))?;
+            Chosen::Rows(Pieces::new(&mut ids, a.top_k))
+        }
+    };
     let mut held = Vec::with_capacity(a.rows.len());
     for (rows, span) in a.rows.iter().zip(&cpu.rows.spans) {
         let visible = (span.position + span.rows.len()) / a.ratio;
@@ -272,18 +359,21 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
     }
     let keys: Vec<_> = held
         .iter()
-        .map(|data| match &**data {
-            Data::Fp4(rows) => Keys::Fp4(rows),
-            Data::F32(rows) => Keys::F32(rows),
+        .zip(runs)
+        .map(|(data, run)| match &**data {
+            Data::Fp4(rows) => Keys::Fp4(&rows[run.start.min(rows.len())..]),
+            Data::F32(rows) => Keys::F32(&rows[size(&[run.start, a.width]).min(rows.len())..]),
             Data::Bf16(_) | Data::U32(_) => Keys::F32(&[]),
         })
         .collect();
     let scratch = &mut cpu.scratch.indexer;
-    let visible_max = cpu.rows.positions.iter().max().map_or(0, |t| (t + 1) / a.ratio);
+    let sight = Sight { rows: &cpu.rows, ratio: a.ratio, runs };
+    let scoring = (0..n).any(|row| sight.all(row) > a.top_k);
+    let most = sight.most();
     let items = n * a.heads;
     let fp4_rows = matches!(keys.first(), Some(Keys::Fp4(_)));
     let queries = grow(&mut scratch.queries, if fp4_rows { items } else { 0 });
-    if visible_max > a.top_k {
+    if scoring {
         let kernel = Queries {
             table: cpu.ropes.at(OPERATION, a.rope, &cpu.pool, &cpu.rows)?,
             heads: a.heads,
@@ -296,7 +386,7 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
     let factor = 1.0 / ((a.width * a.heads) as f32).sqrt();
     let scaled = grow(&mut scratch.weights, items);
     scaled.iter_mut().zip(&*weights).for_each(|(scaled, weight)| *scaled = weight * factor);
-    let blocks = if visible_max > a.top_k { visible_max.div_ceil(KEYS) } else { 0 };
+    let blocks = if scoring { most.div_ceil(KEYS) } else { 0 };
     let stride = blocks * KEYS;
     let batch = (SCORES_MAX / stride.max(1)).clamp(1, n);
     for first in (0..n).step_by(batch) {
@@ -309,8 +399,7 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
             weights: &scratch.weights,
             heads: a.heads,
             width: a.width,
-            ratio: a.ratio,
-            rows: &cpu.rows,
+            sight,
             first,
             runs: &scratch.runs,
             keys: &keys,
@@ -325,16 +414,15 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
             Isa::Avx512 | Isa::Amx => score::<Avx512>(&cpu.pool, cpu.isa, scores),
             _ => score::<Portable>(&cpu.pool, cpu.isa, scores),
         }
-        let cut = parts(&cpu.pool, rows, 16 * visible_max);
+        let cut = parts(&cpu.pool, rows, 16 * most);
         let kernel = Choose {
             scores: &scratch.scores,
             stride,
             first,
-            ratio: a.ratio,
             top_k: a.top_k,
-            rows: &cpu.rows,
-            order: Pieces::new(grow(&mut scratch.order, cut * visible_max), visible_max),
-            out: Pieces::new(&mut out, a.top_k),
+            sight,
+            order: Pieces::new(grow(&mut scratch.order, cut * most), most),
+            out: &out,
         };
         launch(&cpu.pool, cpu.isa, cut, rows, &kernel);
     }

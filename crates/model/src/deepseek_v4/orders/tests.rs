@@ -9,10 +9,23 @@ fn samples() -> Vec<Order> {
         Order::Take { id: 3, context: 400, saved: vec![9; 40] },
         Order::Take { id: 4, context: 1, saved: Vec::new() },
         Order::Release { id: u32::MAX },
-        Order::Step { ids: vec![3, 4], step: step.clone(), logits: vec![1, 2], drafts: None },
-        Order::Step { ids: vec![3, 4], step, logits: vec![], drafts: Some(vec![0]) },
+        Order::Step {
+            ids: vec![3, 4],
+            step: step.clone(),
+            logits: vec![1, 2],
+            drafts: None,
+            shared: Shared { index: true, first_rows: 2 },
+        },
+        Order::Step {
+            ids: vec![3, 4],
+            step,
+            logits: vec![],
+            drafts: Some(vec![0]),
+            shared: Shared::default(),
+        },
         Order::Draft { id: 3, position: 12, token: 5, most: Some(4) },
         Order::Draft { id: 3, position: 12, token: 5, most: None },
+        Order::Steer { directions: vec![1, 2, 3, 4], scales: [7, u32::MAX] },
         Order::Stop,
         Order::More { saved: vec![4; 9] },
         Order::Plan { ends: vec![2, 5], bits: 16, identity: vec![1, 2] },
@@ -44,7 +57,7 @@ fn shortened_and_lengthened_orders_are_refused() {
 proptest! {
     #[test]
     fn any_bytes_are_an_order_or_an_error(
-        kind in 0u8..12,
+        kind in 0u8..13,
         tail in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..90),
     ) {
         if let Ok(order) = Order::decode(&[&[kind][..], &tail].concat()) {

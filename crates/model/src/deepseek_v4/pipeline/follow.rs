@@ -108,7 +108,7 @@ impl Model {
                 let bytes = pipe.line().receive_all(0, state.mine_bytes(part)?)?;
                 state.take_mine(backend, part, &bytes)?;
             }
-            Order::Meet { .. } | Order::More { .. } => {
+            Order::Meet { .. } | Order::More { .. } | Order::Steer { .. } => {
                 let (found, wanted) = ("an order for ranks".to_owned(), "of a pipeline".to_owned());
                 let error = ExchangeError::Wrong { rank: 0, found, wanted };
                 return Err(DeviceError::from(error).into());
@@ -124,7 +124,7 @@ impl Model {
         held: &mut Held,
         order: Order,
     ) -> Result<(), Error> {
-        let Order::Step { ids, step, logits, drafts } = order else { return Ok(()) };
+        let Order::Step { ids, step, logits, drafts, .. } = order else { return Ok(()) };
         pipe.line().orders += 1;
         let mut mine = Vec::with_capacity(ids.len());
         for (id, span) in ids.iter().zip(&step.spans) {

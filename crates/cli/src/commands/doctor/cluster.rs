@@ -1,0 +1,455 @@
+//! `ironstar doctor --cluster`: what a group's gates cost here, and whether it pays.
+//!
+//! Rank 0 says what is measured, so the others need nothing but the same model. A rank's share of a
+//! token is measured, not estimated: every rank loads the part of rank 0 in a group that exchanges
+//! nothing and computes at the same time as the others, as it would in earnest.
+
+use super::super::synth::{bytes_of, kind_of};
+use super::super::worker;
+use super::verdict::{Found, Speed};
+use crate::failure::Failure;
+use crate::flags::{ClusterTest, SynthMix, SynthShape};
+use crate::loading::{self, Opened};
+use crate::ranks::{self, Crew, Group};
+use crate::{bandwidth, print};
+use clap::ValueEnum;
+use ironstar_cluster::sim::{Costs, LinkCosts, ModelCosts, NodeCosts, PartCosts, Timed};
+use ironstar_cluster::{
+    Alone, Cluster, LinkTime, Member, Settings, Timing, Transport, VerbsSettings, measure_hop,
+    measure_orders, measure_sizes,
+};
+use ironstar_device::{Backend, Cpu, CpuConfig, Exchange, ExchangeError, GateKind, Part};
+use ironstar_engine::{CancelFlag, Engine, EngineOptions};
+use ironstar_model::Shape;
+use ironstar_model::deepseek_v4::{
+    Cut, Field, Kind, TensorSpec, find, known, rank_plan, tensor_specs,
+};
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Bytes of gates, and how often.
+const SIZES: [(usize, usize); 7] = [
+    (64, 400),
+    (1024, 400),
+    (4096, 400),
+    (16_384, 400),
+    (65_536, 100),
+    (1 << 20, 20),
+    (16 << 20, 3),
+];
+/// Rows of a prompt's step that rates are for.
+const ROWS: usize = 256;
+/// Tokens of the answer that is timed, and most tries of which the best counts.
+const ANSWER: usize = 32;
+const TRIES: usize = 3;
+/// Seconds after which no other try begins.
+const ENOUGH: f64 = 2.0;
+/// Bytes of an order of a step.
+const ORDER: usize = 256;
+/// How long ranks may be apart: one measures alone while the others wait.
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// How long ranks are waited for that are started here, and by people.
+const FORM: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(120));
+
+/// What all ranks do, as rank 0 says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Plan {
+    /// Bytes of gates, and how often.
+    gates: Vec<(usize, usize)>,
+    /// Bytes of records, and how often.
+    hops: Vec<(usize, usize)>,
+    /// Whether the part of a rank is timed.
+    parts: bool,
+}
+
+/// The model that is predicted for.
+struct Subject {
+    opened: Opened,
+    shape: Shape,
+    /// Whose speed follows from its bytes.
+    absent: Option<(SynthShape, SynthMix)>,
+}
+
+/// Bytes of weights that a token reads.
+struct TokenBytes {
+    replicated: f64,
+    dense: f64,
+    routed: f64,
+}
+
+/// What a group found.
+struct Measured {
+    gates: Vec<LinkTime>,
+    order: Duration,
+    hops: Vec<LinkTime>,
+    /// The slowest rank's.
+    part: Option<Speed>,
+}
+
+/// Runs the command.
+pub fn run(flags: &ClusterTest, json: bool) -> Result<(), Failure> {
+    if flags.tied {
+        worker::end_with_input()?;
+    }
+    let subject = Subject::open(flags)?;
+    if let Some(address) = &flags.join {
+        return follow(flags, &subject, address);
+    }
+    if flags.ranks < 2 {
+        return Err(Failure::caller(
+            "--cluster measures a group: say how many ranks with --ranks N",
+        ));
+    }
+    subject.check(flags.ranks)?;
+    let found = lead(flags, &subject)?;
+    match json {
+        true => print(format!("{}\n", found.json()).as_bytes()),
+        false => print(found.text().as_bytes()),
+    }
+}
+
+fn lead(flags: &ClusterTest, subject: &Subject) -> Result<Found, Failure> {
+    let group = group(flags);
+    let all = flags.threads.map_or_else(loading::cores, usize::from);
+    let here = group.listen.is_none();
+    let each = if here { (all / group.ranks).max(1) } else { all };
+    let (whole, node) = match subject.absent {
+        Some(_) => {
+            let speed = subject.from_bytes(all)?;
+            // Ranks of one machine share its memory's bandwidth.
+            (speed, if here { speed.slower(group.ranks) } else { speed })
+        }
+        None => {
+            let whole = speed(&subject.opened, all, None)?;
+            let node = if each == all { whole } else { speed(&subject.opened, each, None)? };
+            (whole, node)
+        }
+    };
+    let form = if here { FORM.0 } else { FORM.1 };
+    let address = group.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let settings = Settings { streams: true, ..settings(&group, subject, form)? };
+    let hub = Cluster::bind(address, group.ranks, group.transport, settings);
+    let hub = hub.map_err(ranks::failure)?;
+    let mut cluster = if here {
+        let crew = Crew::start(commands(flags, hub.address(), each)?)?;
+        Cluster::lead(hub).map_err(ranks::failure)?.keeping(crew)
+    } else {
+        ranks::note(&format!("waiting for {} ranks at {}", group.ranks - 1, hub.address()));
+        Cluster::lead(hub).map_err(ranks::failure)?
+    };
+    let plan = subject.plan(group.ranks);
+    let mut bytes = serde_json::to_vec(&plan).map_err(|e| Failure::ours(e.to_string()))?;
+    cluster.broadcast(&mut bytes).map_err(lost)?;
+    let measured = measure(&mut cluster, subject, &plan, each)?;
+    let costs = subject.costs(group.ranks, &measured, node)?;
+    Ok(Found {
+        model: subject.name(),
+        transport: group.transport.name(),
+        ranks: group.ranks,
+        here,
+        threads: (all, each),
+        whole,
+        gates: measured.gates,
+        order: measured.order,
+        hops: measured.hops,
+        costs,
+    })
+}
+
+/// One of the other ranks.
+fn follow(flags: &ClusterTest, subject: &Subject, address: &str) -> Result<(), Failure> {
+    let settings = settings(&group(flags), subject, FORM.1)?;
+    let member = Member::new(ranks::address(address, "--join")?, flags.rank, None, settings);
+    let mut cluster = Cluster::join(member.map_err(ranks::failure)?).map_err(ranks::failure)?;
+    let mut bytes = Vec::new();
+    cluster.broadcast(&mut bytes).map_err(lost)?;
+    let plan: Plan = serde_json::from_slice(&bytes).map_err(|error| {
+        Failure::environment(format!("rank 0 says what this program does not know: {error}"))
+    })?;
+    let threads = flags.threads.map_or_else(loading::cores, usize::from);
+    measure(&mut cluster, subject, &plan, threads)?;
+    // Stays until rank 0 is gone, which would take a process that ends for one that died.
+    let _gone = cluster.broadcast(&mut bytes);
+    Ok(())
+}
+
+/// What all ranks do together.
+fn measure(
+    cluster: &mut Cluster,
+    subject: &Subject,
+    plan: &Plan,
+    threads: usize,
+) -> Result<Measured, Failure> {
+    let gates = measure_sizes(cluster, &plan.gates).map_err(lost)?;
+    let order = measure_orders(cluster, ORDER, 200).map_err(lost)?;
+    let mut hops = Vec::new();
+    let rank = cluster.rank();
+    if let Some(stream) = (rank < 2).then(|| cluster.take_stream(1 - rank)).flatten() {
+        for &sizes in &plan.hops {
+            hops.extend(measure_hop(&stream, rank == 0, sizes, PATIENCE).map_err(lost)?);
+        }
+    }
+    let part = match plan.parts {
+        false => None,
+        true => {
+            let mine = speed(&subject.opened, threads, Some(cluster)).map_err(|failure| {
+                cluster.abort(&failure.message);
+                failure
+            })?;
+            Some(slowest(cluster, mine)?)
+        }
+    };
+    Ok(Measured { gates, order, hops, part })
+}
+
+/// The slowest of all ranks.
+fn slowest(cluster: &mut Cluster, mine: Speed) -> Result<Speed, Failure> {
+    let bytes = [mine.decode.to_le_bytes(), mine.prefill.to_le_bytes()].concat();
+    let mut all = vec![0; bytes.len() * cluster.ranks()];
+    cluster.gather(GateKind::Status, &bytes, &mut all).map_err(lost)?;
+    let (words, _) = all.as_chunks::<8>();
+    let of = |at: usize| {
+        words.iter().skip(at).step_by(2).map(|word| f64::from_le_bytes(*word)).fold(0.0, f64::max)
+    };
+    Ok(Speed { decode: of(0), prefill: of(1) })
+}
+
+/// Times a prompt and an answer on this machine: of the whole model, or of a rank's part of it in a
+/// group that exchanges nothing, begun together with the other ranks.
+fn speed(opened: &Opened, threads: usize, group: Option<&mut Cluster>) -> Result<Speed, Failure> {
+    let config = CpuConfig { threads, ..CpuConfig::default() };
+    let cpu = Cpu::new(config).map_err(|error| Failure::environment(error.to_string()))?;
+    let backend: Box<dyn Backend> = match &group {
+        None => Box::new(cpu),
+        Some(group) => Box::new(cpu.with_exchange(Box::new(Alone::new(0, group.ranks())))),
+    };
+    let options =
+        EngineOptions { threads, step_rows: ROWS, store_ram_bytes: 0, ..EngineOptions::default() };
+    let engine = Engine::on_backend(backend, &opened.gguf, None, options, &mut |_| {});
+    let mut engine = engine.map_err(loading::from_engine)?;
+    engine.meet(PATIENCE).map_err(loading::from_engine)?;
+    if let Some(group) = group {
+        let mut all = vec![0; group.ranks()];
+        group.gather(GateKind::Status, &[0], &mut all).map_err(lost)?;
+    }
+    let vocabulary = u32::try_from(engine.model().shape().vocabulary).unwrap_or(u32::MAX).max(1);
+    let token = |at: usize| u32::try_from(at * 977 + 13).unwrap_or(0) % vocabulary;
+    let prompt: Vec<u32> = (0..ROWS).map(token).collect();
+    let (begun, mut best) = (Instant::now(), Speed { decode: f64::MAX, prefill: f64::MAX });
+    for _ in 0..TRIES {
+        let mut session = engine.session(ROWS + ANSWER).map_err(loading::from_engine)?;
+        let start = Instant::now();
+        let synced = session.sync(&mut engine, &prompt, &mut |_| {}, &CancelFlag::default());
+        synced.map_err(loading::from_engine)?;
+        best.prefill = best.prefill.min(start.elapsed().as_secs_f64() / ROWS as f64);
+        let start = Instant::now();
+        for at in 0..ANSWER {
+            session.push(&mut engine, token(ROWS + at)).map_err(loading::from_engine)?;
+        }
+        best.decode = best.decode.min(start.elapsed().as_secs_f64() / ANSWER as f64);
+        if begun.elapsed().as_secs_f64() > ENOUGH {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+impl Subject {
+    fn open(flags: &ClusterTest) -> Result<Subject, Failure> {
+        let opened = loading::open(flags.model.as_deref(), None)?;
+        let named = |error| loading::in_file(&opened.name, loading::from_model(error));
+        let absent = flags.shape.map(|shape| (shape, flags.mix));
+        let shape = match flags.shape {
+            None => Shape::from_metadata(opened.gguf.metadata()).map_err(named)?,
+            Some(SynthShape::Flash) => known::flash(),
+            Some(SynthShape::Pro) => known::pro(),
+            Some(SynthShape::Reduced) => {
+                return Err(Failure::caller(
+                    "--shape reduced: write one with `ironstar synth` and name it with --model",
+                ));
+            }
+        };
+        Ok(Subject { opened, shape, absent })
+    }
+
+    fn name(&self) -> String {
+        match self.absent {
+            None => self.opened.name.clone(),
+            Some((shape, mix)) => {
+                let name = |value: Option<clap::builder::PossibleValue>| {
+                    value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+                };
+                format!("{} {}", name(shape.to_possible_value()), name(mix.to_possible_value()))
+            }
+        }
+    }
+
+    /// Whether the model can be shared among so many ranks.
+    fn allows(&self, ranks: usize) -> Result<(), ironstar_model::Error> {
+        if self.absent.is_some() {
+            let fits =
+                matches!(ranks, 1 | 2 | 4 | 8) && self.shape.output_groups.is_multiple_of(ranks);
+            return if fits {
+                Ok(())
+            } else {
+                Err(ironstar_model::Error::Ranks {
+                    ranks,
+                    found: format!("it has {} output groups", self.shape.output_groups),
+                    wanted: "1, 2, 4 or 8 ranks that divide them".into(),
+                })
+            };
+        }
+        let specs = tensor_specs(&self.shape);
+        rank_plan(&self.opened.gguf, &self.shape, &specs, Part { rank: 0, ranks }).map(|_| ())
+    }
+
+    fn check(&self, ranks: usize) -> Result<(), Failure> {
+        self.allows(ranks)
+            .map_err(|error| loading::in_file(&self.name(), loading::from_model(error)))
+    }
+
+    /// Gates of all sizes and of the model's own; records of a token and of a step of a prompt.
+    fn plan(&self, ranks: usize) -> Plan {
+        let (width, vocabulary) = (self.shape.width * 4, self.shape.vocabulary.div_ceil(ranks) * 4);
+        let mut gates = SIZES.to_vec();
+        for (bytes, repeats) in [(width, 400), (vocabulary, 100), (ROWS * width, 20)] {
+            if gates.iter().all(|(size, _)| *size != bytes) {
+                gates.push((bytes, repeats));
+            }
+        }
+        gates.sort_unstable();
+        let row = self.shape.streams * width;
+        Plan { gates, hops: vec![(row, 200), (ROWS * row, 10)], parts: self.absent.is_none() }
+    }
+
+    fn token_bytes(&self) -> Result<TokenBytes, Failure> {
+        let mut all = TokenBytes { replicated: 0.0, dense: 0.0, routed: 0.0 };
+        for spec in tensor_specs(&self.shape) {
+            let bytes = self.bytes(&spec)?;
+            match (spec.kind, spec.cut, spec.field) {
+                // A row of it.
+                (Kind::Table, ..) | (_, _, Field::Embedding) => {}
+                (Kind::Routed, ..) => {
+                    let used = self.shape.experts_used as f64 / self.shape.experts.max(1) as f64;
+                    all.routed += bytes * used;
+                }
+                (_, Cut::Whole, _) => all.replicated += bytes,
+                _ => all.dense += bytes,
+            }
+        }
+        Ok(all)
+    }
+
+    fn bytes(&self, spec: &TensorSpec) -> Result<f64, Failure> {
+        if let Some((_, mix)) = self.absent {
+            return Ok(bytes_of(spec, kind_of(spec, mix))? as f64);
+        }
+        let gguf = &self.opened.gguf;
+        let Some(info) = find(gguf, spec).map_err(loading::from_model)? else { return Ok(0.0) };
+        Ok(gguf.bytes(info).map_err(|error| loading::from_gguf(&error))?.len() as f64)
+    }
+
+    /// A token at the read bandwidth of so many threads. Of a prompt nothing is known: its rows are
+    /// taken to cost as much as an eighth of a token each, which only the ratios use.
+    fn from_bytes(&self, threads: usize) -> Result<Speed, Failure> {
+        let bytes = self.token_bytes()?;
+        let all = bytes.replicated + bytes.dense + bytes.routed;
+        let decode = all / bandwidth::of_host(threads).wall;
+        Ok(Speed { decode, prefill: decode / 8.0 })
+    }
+
+    fn costs(&self, ranks: usize, measured: &Measured, node: Speed) -> Result<Costs, Failure> {
+        let bytes = self.token_bytes()?;
+        let all = (bytes.replicated + bytes.dense + bytes.routed).max(1.0);
+        let timed = |times: &[LinkTime]| {
+            let each = |t: &LinkTime| Timed { bytes: t.bytes, seconds: t.p50.as_secs_f64() };
+            times.iter().map(each).collect::<Vec<_>>()
+        };
+        let part = |speed: Speed| PartCosts {
+            ranks,
+            decode_seconds: speed.decode,
+            prefill_seconds: speed.prefill,
+        };
+        Ok(Costs {
+            model: ModelCosts {
+                name: self.name(),
+                layers: self.shape.layers,
+                width: self.shape.width,
+                streams: self.shape.streams,
+                vocabulary: self.shape.vocabulary,
+                rank_counts: [1, 2, 4, 8].into_iter().filter(|n| self.allows(*n).is_ok()).collect(),
+                replicated: bytes.replicated / all,
+                routed: bytes.routed / all,
+            },
+            node: NodeCosts {
+                decode_seconds: node.decode,
+                prefill_seconds: node.prefill,
+                prefill_rows: ROWS,
+                batches: Vec::new(),
+            },
+            parts: measured.part.map(part).into_iter().collect(),
+            link: LinkCosts {
+                ranks,
+                gates: timed(&measured.gates),
+                hops: timed(&measured.hops),
+                order_seconds: measured.order.as_secs_f64(),
+            },
+            experts: None,
+        })
+    }
+}
+
+/// The group that the flags want.
+fn group(flags: &ClusterTest) -> Group {
+    let usual = if flags.listen.is_some() { Transport::Tcp } else { Transport::Shm };
+    Group {
+        ranks: flags.ranks,
+        layers: None,
+        transport: flags.transport.unwrap_or(usual),
+        listen: flags.listen,
+        key_file: flags.rank_key_file.clone(),
+        trusted_link: flags.trusted_link,
+        rdma: flags.rdma.over(VerbsSettings::default()),
+        machines: Vec::new(),
+    }
+}
+
+fn settings(group: &Group, subject: &Subject, form: Duration) -> Result<Settings, Failure> {
+    let mut settings = ranks::settings(&subject.opened, group, form)?;
+    // A worker of `run` has nothing to do here.
+    settings.identity.layout = "self-test".into();
+    settings.timing = Timing { gate: PATIENCE, ..settings.timing };
+    Ok(settings)
+}
+
+/// The command of each other rank.
+fn commands(
+    flags: &ClusterTest,
+    address: SocketAddr,
+    threads: usize,
+) -> Result<Vec<Command>, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::environment(format!("finding this program: {error}")))?;
+    let make = |rank: usize| {
+        let mut command = Command::new(&program);
+        command.args(["doctor", "--cluster", "--tied", "--join", &address.to_string()]);
+        command.args(["--rank", &rank.to_string(), "--threads", &threads.to_string()]);
+        command.args(flags.rdma.words());
+        for (flag, path) in [("--model", &flags.model), ("--rank-key-file", &flags.rank_key_file)] {
+            if let Some(path) = path {
+                command.arg(flag).arg(path);
+            }
+        }
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        command
+    };
+    Ok((1..flags.ranks).map(make).collect())
+}
+
+fn lost(error: ExchangeError) -> Failure {
+    Failure::environment(format!("the group broke while it was measured: {error}"))
+}
