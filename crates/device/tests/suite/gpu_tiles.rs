@@ -209,7 +209,7 @@ fn large_groups() {
 /// Experts on large tiles: one with most of the slots, one with two.
 #[test]
 fn large_stacks() {
-    let (experts, top_k, d, inner, n) = (2, 2, 2048, 2048, 13);
+    let (experts, top_k, d, inner, n) = (2, 2, 1024, 768, 13);
     let formats = [Format::Iq2Xxs, Format::Iq2Xxs, Format::Q2K];
     let mut numbers = Numbers(21);
     let routed_bytes = formats.map(|f| (f, blocks(&mut numbers, f, experts * inner * d)));
