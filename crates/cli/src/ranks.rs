@@ -6,6 +6,7 @@
 //! same file, and starts one again that has died ([`crew`]). Its group then forms anew at the next
 //! request.
 
+mod cards;
 mod crew;
 mod file;
 mod group;
@@ -39,9 +40,7 @@ pub fn lead(
     options: &EngineOptions,
 ) -> Result<Box<dyn Backend>, Failure> {
     if flags.backend == BackendName::Cuda {
-        return Err(Failure::caller(
-            "--ranks shares a model among processors so far; leave out --backend cuda",
-        ));
+        return cards::lead(flags, group, opened, options);
     }
     let parts = rank_plans(opened, group.ranks)?;
     let here = if group.listen.is_none() && !flags.ranks.fake_gates { parts.len() } else { 1 };

@@ -81,6 +81,32 @@ FN Words4 stream16(const uchar* p)
                  : "l"(p));
     return r;
 }
+// Sixteen bytes that another card writes or reads at the same time, in one access; what was
+// stored before a fence is seen before what is stored after it.
+FN void peer_store16(uchar* p, Words4 v)
+{
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y),
+        "r"(v.z), "r"(v.w)
+        : "memory");
+}
+FN Words4 peer_load16(const uchar* p)
+{
+    Words4 r;
+    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                 : "l"(p)
+                 : "memory");
+    return r;
+}
+#define PEER_FENCE() __threadfence_system()
+#define PEER_PAUSE()
+FN ulong clock_ns()
+{
+    ulong t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+FN uint clock_ticks() { return (uint)clock64(); }
 // C[16][8] = A[16][32] * B[32][8]; `mma_u8_new`: the bytes of A are unsigned.
 #define MMA_NEW(name, left) \
     FN void name(int* c, const uint* a, uint b0, uint b1, uint l) \

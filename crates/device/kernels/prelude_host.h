@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
+#include <sched.h>
+#include <time.h>
 typedef unsigned int uint;
 typedef unsigned short ushort;
 typedef unsigned char uchar;
@@ -188,6 +190,37 @@ FN Words4 load16(const uchar* p)
     return r;
 }
 FN Words4 stream16(const uchar* p) { return load16(p); }
+// Sixteen bytes that the kernels of another thread of this machine, which stands for a card, write
+// or read at the same time; they may be torn.
+FN void peer_store16(uchar* p, Words4 v)
+{
+    if (((size_t)p & 15u) != 0u) __builtin_trap();
+    uint* to = (uint*)p;
+    __atomic_store_n(to, v.x, __ATOMIC_RELAXED);
+    __atomic_store_n(to + 1, v.y, __ATOMIC_RELAXED);
+    __atomic_store_n(to + 2, v.z, __ATOMIC_RELAXED);
+    __atomic_store_n(to + 3, v.w, __ATOMIC_RELAXED);
+}
+FN Words4 peer_load16(const uchar* p)
+{
+    if (((size_t)p & 15u) != 0u) __builtin_trap();
+    const uint* from = (const uint*)p;
+    Words4 r;
+    r.x = __atomic_load_n(from, __ATOMIC_RELAXED);
+    r.y = __atomic_load_n(from + 1, __ATOMIC_RELAXED);
+    r.z = __atomic_load_n(from + 2, __ATOMIC_RELAXED);
+    r.w = __atomic_load_n(from + 3, __ATOMIC_RELAXED);
+    return r;
+}
+#define PEER_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define PEER_PAUSE() sched_yield()
+FN ulong clock_ns()
+{
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (ulong)t.tv_sec * 1000000000ul + (ulong)t.tv_nsec;
+}
+FN uint clock_ticks() { return (uint)clock_ns(); }
 // C[16][8] = A[16][32] * B[32][8]; `mma_u8_new`: the bytes of A are unsigned.
 FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line);
 #define mma_i8_new(c, a, b0, b1, l) host_mma_new((c), (a), (b0), (b1), __LINE__)

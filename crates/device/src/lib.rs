@@ -32,7 +32,7 @@ pub use gpu::cuda::{
     CudaConfig, CudaDevice, KernelTime, KernelTimes, cuda_devices, cuda_read_bandwidth,
 };
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
-pub use gpu::{Gpu, GpuConfig, GpuCounters};
+pub use gpu::{Gpu, GpuConfig, GpuCounters, Peers};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
 pub use memory::{HostMemory, host_memory};
 pub use sample::{
@@ -169,6 +169,17 @@ pub trait Backend: Send {
     /// The ranks that this device computes with, if it is not alone.
     fn exchange(&mut self) -> Option<&mut dyn Exchange> {
         None
+    }
+    /// Where the device itself can add the first `len` floats of all ranks' buffers, this rank's
+    /// part of a sum, by their tree: does it, and is true. What comes of it may be seen later: as
+    /// an error of [`Backend::read`] or [`Backend::finish`], before anything of it is given out.
+    fn sum_ranks(&mut self, _gate: GateKind, _part: Buffer, _len: usize) -> Result<bool, Error> {
+        Ok(false)
+    }
+    /// Microseconds that the last gates of [`Backend::sum_ranks`] took on the device, waiting
+    /// included.
+    fn gate_times(&mut self) -> Result<Vec<f64>, Error> {
+        Ok(Vec::new())
     }
     /// Makes a rotary table of these frequencies, one for each pair of dims.
     fn rope(&mut self, frequencies: &[f32]) -> Result<Rope, Error>;

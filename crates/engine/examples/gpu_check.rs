@@ -2,15 +2,21 @@
 //! answer however a prompt is cut, and how fast it reads and answers, kernel by kernel.
 //!
 //! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]
-//! [--serial]`
+//! [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates]]`
+//!
+//! `--quick` leaves out the cuts of the prompt. With `--ranks` the model is shared by cards; the
+//! hash of the logits along the answer is that of one card.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
-use ironstar_device::{CudaConfig, Gpu, GpuConfig, KernelTimes};
-use ironstar_engine::{BackendChoice, CancelFlag, DrafterChoice, Engine, EngineOptions, Session};
+use ironstar_device::{Backend, CudaConfig, Gpu, GpuConfig, KernelTimes, cuda_devices};
+use ironstar_engine::{
+    BackendChoice, CancelFlag, Cards, DrafterChoice, Engine, EngineOptions, OpenFiles, Session,
+};
 use ironstar_gguf::Gguf;
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -19,9 +25,13 @@ struct Words {
     against_cpu: bool,
     times: bool,
     serial: bool,
+    quick: bool,
     prompt: usize,
     answer: usize,
     chunk: usize,
+    ranks: usize,
+    devices: Vec<u32>,
+    host_gates: bool,
 }
 
 fn words() -> Outcome<Words> {
@@ -33,11 +43,21 @@ fn words() -> Outcome<Words> {
         }
     };
     let has = |name: &str| all.iter().any(|word| word == name);
+    let ranks = number("--ranks", 1)?;
+    let named = all.iter().position(|word| word == "--devices").and_then(|at| all.get(at + 1));
+    let devices = match named {
+        Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>()?,
+        None => (0..).take(ranks).collect(),
+    };
     Ok(Words {
+        ranks: devices.len(),
+        devices,
+        host_gates: has("--host-gates"),
         model: all.first().ok_or("name a model")?.into(),
         against_cpu: has("--against-cpu"),
         times: has("--times"),
         serial: has("--serial"),
+        quick: has("--quick"),
         prompt: number("--prompt", 256)?,
         answer: number("--answer", 64)?,
         chunk: number("--chunk", 512)?,
@@ -47,34 +67,65 @@ fn words() -> Outcome<Words> {
 fn main() -> Outcome<()> {
     let words = words()?;
     let times = words.times.then(KernelTimes::default);
-    let begun = Instant::now();
-    let cuda = CudaConfig {
-        cache: std::env::home_dir().map(|home| home.join(".cache/ironstar/kernels")),
-        times: times.clone(),
-        serial: words.serial,
-        ..CudaConfig::default()
-    };
-    let gpu = Gpu::cuda(&cuda, GpuConfig::default())?;
-    println!("{}: kernels ready in {:.2} s", gpu.device(), begun.elapsed().as_secs_f64());
+    let cache = std::env::home_dir().map(|home| home.join(".cache/ironstar/kernels"));
     let options = EngineOptions {
         backend: BackendChoice::Cpu,
         drafter: DrafterChoice::None,
         step_rows: words.chunk,
         // Checkpoints would cut the prompt into smaller steps.
         checkpoint_spacing: words.chunk.max(2048),
+        kernel_cache: cache.clone(),
         ..EngineOptions::default()
     };
     let gguf = Gguf::open(&words.model)?;
     let begun = Instant::now();
-    let mut engine = Engine::on_backend(Box::new(gpu), &gguf, None, options.clone(), &mut |_| {})?;
+    let free = free_bytes();
+    let backend = match words.ranks {
+        1 => alone(&words, cache, times.clone())?,
+        _ => cards(&words, &gguf, &options)?,
+    };
+    let ready = begun.elapsed().as_secs_f64();
+    println!("{}: kernels ready in {ready:.2} s", backend.kind());
+    let begun = Instant::now();
+    let mut engine = Engine::on_backend(backend, &gguf, None, options.clone(), &mut |_| {})?;
+    engine.meet(Duration::from_secs(300))?;
     println!("model loaded in {:.2} s", begun.elapsed().as_secs_f64());
+    for (card, (before, after)) in free.iter().zip(free_bytes()).enumerate() {
+        println!("card {card} holds {} MiB", before.saturating_sub(after) >> 20);
+    }
     let prompt = prompt(&engine, words.prompt);
-    one_answer(&mut engine, &prompt)?;
+    if !words.quick {
+        one_answer(&mut engine, &prompt)?;
+    }
     if words.against_cpu {
         let mut cpu = Engine::open(Path::new(&words.model), options, &mut |_| {})?;
         against_cpu(&mut cpu, &mut engine, &prompt, words.answer)?;
     }
     rates(&mut engine, &prompt, &words, times.as_ref())
+}
+
+fn free_bytes() -> Vec<u64> {
+    cuda_devices().unwrap_or_default().iter().map(|device| device.memory_free).collect()
+}
+
+fn alone(
+    words: &Words,
+    cache: Option<PathBuf>,
+    times: Option<KernelTimes>,
+) -> Outcome<Box<dyn Backend>> {
+    let device = words.devices.first().copied().unwrap_or(0);
+    let cuda = CudaConfig { device, cache, times, serial: words.serial, ..CudaConfig::default() };
+    Ok(Box::new(Gpu::cuda(&cuda, GpuConfig::default())?))
+}
+
+fn cards(words: &Words, gguf: &Gguf, options: &EngineOptions) -> Outcome<Box<dyn Backend>> {
+    let cards = Cards::cuda(&words.devices, options, !words.host_gates)?;
+    for (rank, bytes) in cards.plan(gguf)?.iter().enumerate() {
+        println!("rank {rank} will hold {} MiB of weights", bytes >> 20);
+    }
+    let path = words.model.clone();
+    let open: Arc<OpenFiles> = Arc::new(move || Ok((Gguf::open(&path)?, None)));
+    Ok(cards.lead(&open, options, &mut |note| println!("note: {note}"))?)
 }
 
 /// Text where there is a tokenizer that knows it, else varied tokens.
@@ -156,6 +207,12 @@ fn kl(p: &[f32], q: &[f32]) -> f64 {
     p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
 }
 
+/// FNV-1a of the bits, behind what was hashed before.
+fn hashed(hash: u64, logits: &[f32]) -> u64 {
+    let bytes = logits.iter().flat_map(|logit| logit.to_le_bytes());
+    bytes.fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
 /// Reading the prompt and answering greedily, with the times of the kernels if wanted.
 fn rates(
     engine: &mut Engine,
@@ -176,9 +233,11 @@ fn rates(
     let mut logits = sync(engine, &mut session, prompt)?;
     let reading = begun.elapsed().as_secs_f64();
     take("reading");
+    let mut hash = hashed(0xcbf2_9ce4_8422_2325, &logits);
     // The first tokens capture what the others replay.
     for _ in 0..4 {
         logits = session.push(engine, best(&logits))?.to_vec();
+        hash = hashed(hash, &logits);
     }
     take("warming");
     let finite = logits.iter().all(|l| l.is_finite());
@@ -188,6 +247,21 @@ fn rates(
     }
     let answering = begun.elapsed().as_secs_f64();
     take("answering");
+    hash = hashed(hash, &logits);
+    println!("hash of logits: {hash:016x}");
+    let mut gates = engine.gate_times()?;
+    if !gates.is_empty() {
+        gates.sort_by(f64::total_cmp);
+        let at = |percent: usize| gates[(gates.len() - 1) * percent / 100];
+        println!(
+            "{} gates in the graph: p50 {:.2} us, p90 {:.2}, p99 {:.2}, most {:.2}",
+            gates.len(),
+            at(50),
+            at(90),
+            at(99),
+            at(100)
+        );
+    }
     let count = |n: usize| f64::from(u32::try_from(n).expect("a small number"));
     println!(
         "reading {} tokens: {:.1} tokens/s; answering {}: {:.2} tokens/s ({:.3} ms each); logits \

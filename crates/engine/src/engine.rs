@@ -79,7 +79,7 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    fn model(&self) -> ModelOptions {
+    pub(crate) fn model(&self) -> ModelOptions {
         let (round_trips, rows) = (self.round_trips, self.rows);
         ModelOptions { round_trips, rows, step_rows_max: self.step_rows }
     }
@@ -221,6 +221,11 @@ impl Engine {
     /// model.
     pub fn meet(&mut self, patience: std::time::Duration) -> Result<(), Error> {
         Ok(self.model.meet(self.backend.as_mut(), patience)?)
+    }
+
+    /// Microseconds that the last gates took on the device, where its cards add for themselves.
+    pub fn gate_times(&mut self) -> Result<Vec<f64>, Error> {
+        Ok(self.backend.gate_times()?)
     }
 
     /// A new empty session with room for `context` tokens.

@@ -222,6 +222,23 @@ unsafe impl Arguments for PairsArgs {
     const NAME: &'static str = "PairsArgs";
 }
 
+/// A gate between cards.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct GateArgs {
+    pub limit: u64,
+    pub len: u32,
+    pub index: u32,
+    pub rank: u32,
+    pub ranks: u32,
+    pub groups: u32,
+    pub pad: u32,
+}
+// SAFETY: repr(C), 8 + 24 bytes.
+unsafe impl Arguments for GateArgs {
+    const NAME: &'static str = "GateArgs";
+}
+
 /// The router.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -445,6 +462,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<RepeatArgs>(),
     twin::<LocalArgs>(),
     twin::<PairsArgs>(),
+    twin::<GateArgs>(),
     twin::<RouteArgs>(),
     twin::<EmbedArgs>(),
     twin::<RmsArgs>(),

@@ -47,6 +47,8 @@ pub(crate) struct Facts {
     pub memory_total: u64,
     /// Bytes of it that nobody has taken.
     pub memory_free: u64,
+    /// Ticks of its clock (`clock_ticks` of the kernel text) in a millisecond.
+    pub clock_khz: u32,
     /// Whether the device reads the host's memory at full speed.
     pub unified: bool,
 }

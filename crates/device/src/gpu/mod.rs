@@ -11,6 +11,7 @@ mod arguments;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod driver;
+mod exchange;
 #[cfg(feature = "host-driver")]
 pub(crate) mod host;
 mod layout;
@@ -23,6 +24,8 @@ use crate::cpu::steps::Rows;
 use crate::*;
 use arguments::{Arguments, CutArgs, Planes, SpanRows, bytes_of};
 use driver::{Address, Driver};
+pub use exchange::Peers;
+use exchange::{Gates, Ranks, StepGates};
 use ironstar_quant::{Activation, Format};
 use layout::{Layout, PLANES_MAX};
 use record::{Place, Recorder};
@@ -73,7 +76,8 @@ pub struct Gpu {
     scratch: HashMap<Scratch, (Address, u64)>,
     kernels: HashMap<&'static str, driver::Kernel>,
     counters: Counters,
-    exchange: Option<Box<dyn Exchange>>,
+    exchange: Option<Ranks>,
+    gates: Option<Gates>,
 }
 
 /// A weight matrix on the device.
@@ -182,6 +186,7 @@ struct StepData {
     closing: HashMap<usize, (Place, usize)>,
     /// Cosines and sines of a table at the first positions of closing groups.
     closing_angles: HashMap<(u32, usize), Place>,
+    gates: Option<StepGates>,
 }
 
 /// Checks what a caller passed.
@@ -233,13 +238,16 @@ impl Gpu {
             kernels: HashMap::new(),
             counters: Counters::default(),
             exchange: None,
+            gates: None,
         }
     }
 
     /// The same as one rank of a group: models that are loaded from here on are this rank's part.
     #[must_use]
-    pub fn with_exchange(self, exchange: Box<dyn Exchange>) -> Self {
-        Gpu { exchange: Some(exchange), ..self }
+    pub fn with_exchange(mut self, exchange: Box<dyn Exchange>) -> Self {
+        // A step that stops at every gate has more lists of launches than are remembered.
+        self.recorder.graphs = false;
+        Gpu { exchange: Some(Ranks::new(exchange)), ..self }
     }
 
     /// A backend on an NVIDIA card.
@@ -671,7 +679,8 @@ impl Backend for Gpu {
     fn read(&mut self, from: Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let address = self.store.raw("read", from, offset, bytes.len())?;
         self.flush()?;
-        self.driver.download(address, bytes)
+        self.driver.download(address, bytes)?;
+        exchange::look(self)
     }
 
     fn write_f32(&mut self, to: Buffer, offset: usize, values: &[f32]) -> Result<(), Error> {
@@ -694,7 +703,7 @@ impl Backend for Gpu {
         for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<4>().0) {
             *value = f32::from_le_bytes(*bytes);
         }
-        Ok(())
+        exchange::look(self)
     }
 
     fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, Error> {
@@ -725,7 +734,15 @@ impl Backend for Gpu {
     }
 
     fn exchange(&mut self) -> Option<&mut dyn Exchange> {
-        self.exchange.as_deref_mut().map(|exchange| exchange as &mut dyn Exchange)
+        self.exchange.as_mut().map(|exchange| exchange as &mut dyn Exchange)
+    }
+
+    fn sum_ranks(&mut self, gate: GateKind, buffer: Buffer, len: usize) -> Result<bool, Error> {
+        exchange::sum(self, gate, buffer, len)
+    }
+
+    fn gate_times(&mut self) -> Result<Vec<f64>, Error> {
+        exchange::times(self)
     }
 
     fn rope(&mut self, frequencies: &[f32]) -> Result<Rope, Error> {
@@ -758,7 +775,8 @@ impl Backend for Gpu {
 
     fn finish(&mut self) -> Result<(), Error> {
         self.flush()?;
-        self.driver.finish()
+        self.driver.finish()?;
+        exchange::look(self)
     }
 
     fn embed(&mut self, a: &Embed) -> Result<(), Error> {

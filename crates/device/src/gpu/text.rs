@@ -7,6 +7,7 @@ const FILES: &[(&str, &str)] = &[
     ("blocks.k", include_str!("../../kernels/blocks.k")),
     ("compressor.k", include_str!("../../kernels/compressor.k")),
     ("experts.k", include_str!("../../kernels/experts.k")),
+    ("gates.k", include_str!("../../kernels/gates.k")),
     ("heads.k", include_str!("../../kernels/heads.k")),
     ("indexer.k", include_str!("../../kernels/indexer.k")),
     ("part.k", include_str!("../../kernels/part.k")),

@@ -99,7 +99,10 @@ impl Model {
         let start = Instant::now();
         loop {
             match self.prepare(backend, &[]) {
-                Err(Error::Device(DeviceError::Exchange(_))) if start.elapsed() < patience => {}
+                // A rank that gave up before it had anything to do will not come.
+                Err(Error::Device(DeviceError::Exchange(reason)))
+                    if !matches!(reason, ExchangeError::Aborted { .. })
+                        && start.elapsed() < patience => {}
                 other => return other,
             }
             // Bounded by the group's deadline; who is not ready yet comes to the next one.

@@ -19,6 +19,9 @@ pub(super) fn sum(
     if backend.exchange().is_none_or(|exchange| exchange.ranks() == 1) {
         return Ok(());
     }
+    if backend.sum_ranks(gate, buffer, len)? {
+        return Ok(());
+    }
     let mine = part(backend, buffer, len)?;
     post(backend, gate, &mine)?;
     take(backend, buffer, len)

@@ -197,7 +197,9 @@ impl Model {
             false => None,
         };
         let kept = Arc::new(kept);
-        let (steering, sharing) = (None, Sharing::default());
+        // Cards do not score a part of the rows yet.
+        let sharing = if backend.name() == "cpu" { Sharing::default() } else { Sharing::NEVER };
+        let steering = None;
         Ok(Model {
             kept,
             part,
@@ -469,6 +471,10 @@ impl Model {
             Some(pipe) => pipe.pass_on(pass.backend, number, all).map(|()| Output::default())?,
             None => self.finish(&mut pass, step, states, (rows, draft_rows))?,
         };
+        if self.part.ranks > 1 {
+            // A gate that has failed is seen before its rows can be kept.
+            pass.backend.finish()?;
+        }
         for (span, state) in step.spans.iter().zip(states.iter_mut()) {
             state.written(span.rows.len());
         }

@@ -4,7 +4,8 @@
 use crate::common::{Rows, same_bits};
 use crate::one_answer::quantised;
 use crate::ranks::wide;
-use ironstar_device::{Exchange, Gpu, GpuConfig, LocalGroup};
+use ironstar_device::Backend as _;
+use ironstar_device::{Gpu, GpuConfig, Local, LocalGroup, Peers};
 use ironstar_gguf::Gguf;
 use ironstar_model::{LogitsFor, Model, Options, State, Step, Wanted};
 use std::path::PathBuf;
@@ -19,11 +20,16 @@ struct Files {
     drafter: Option<Gguf>,
 }
 
-/// A card of a group, or one alone.
-fn card(files: &Files, exchange: Option<Box<dyn Exchange>>) -> (Gpu, Model) {
+/// A card of a group, with gates in its peers' memory or through the host's, or one alone.
+fn card(files: &Files, local: Option<Local>, peers: Option<&Peers>) -> (Gpu, Model) {
     let mut gpu = Gpu::host(GpuConfig::default()).unwrap();
-    if let Some(exchange) = exchange {
-        gpu = gpu.with_exchange(exchange);
+    if let Some(local) = local {
+        gpu = gpu.with_exchange(Box::new(local));
+    }
+    if let Some(peers) = peers {
+        let refused;
+        (gpu, refused) = gpu.with_peers(peers, DEADLINE).unwrap();
+        assert_eq!(refused, None);
     }
     let options = Options::default();
     let model =
@@ -47,12 +53,19 @@ fn steps(gpu: &mut Gpu, model: &mut Model, tokens: &[u32], lengths: &[usize]) ->
     (rows, state.save(gpu).unwrap())
 }
 
-/// What rank 0 of so many cards answers; one is a card alone.
-fn on_cards(files: &Files, ranks: usize, tokens: &[u32], lengths: &[usize]) -> (Rows, Vec<u8>) {
-    if ranks == 1 {
-        let (mut gpu, mut model) = card(files, None);
-        return steps(&mut gpu, &mut model, tokens, lengths);
-    }
+fn on_one(files: &Files, tokens: &[u32]) -> (Rows, Vec<u8>) {
+    let (mut gpu, mut model) = card(files, None, None);
+    steps(&mut gpu, &mut model, tokens, &[tokens.len()])
+}
+
+/// What rank 0 of so many cards answers.
+fn on_cards(
+    files: &Files,
+    (ranks, peers): (usize, Option<Peers>),
+    tokens: &[u32],
+    lengths: &[usize],
+) -> (Rows, Vec<u8>) {
+    let peers = peers.as_ref();
     let mut group = LocalGroup::whole(ranks, DEADLINE);
     let others = group.split_off(1);
     thread::scope(|scope| {
@@ -60,14 +73,15 @@ fn on_cards(files: &Files, ranks: usize, tokens: &[u32], lengths: &[usize]) -> (
             .into_iter()
             .map(|local| {
                 scope.spawn(move || {
-                    let (mut gpu, mut model) = card(files, Some(Box::new(local)));
+                    let (mut gpu, mut model) = card(files, Some(local), peers);
                     model.follow(&mut gpu, &mut |_| false).unwrap();
                 })
             })
             .collect();
-        let (mut gpu, mut model) = card(files, Some(Box::new(group.remove(0))));
+        let (mut gpu, mut model) = card(files, Some(group.remove(0)), peers);
         model.meet(&mut gpu, DEADLINE).unwrap();
         let given = steps(&mut gpu, &mut model, tokens, lengths);
+        assert_eq!(peers.is_some(), !gpu.gate_times().unwrap().is_empty());
         model.dismiss(&mut gpu);
         others.into_iter().for_each(|other| other.join().unwrap());
         given
@@ -80,9 +94,9 @@ fn cards_give_the_bits_of_one() {
     let drafter = Some(tiny.drafter_as(&quantised));
     let files = Files { model: tiny.gguf_as(&quantised), drafter };
     let tokens = tiny.tokens(12);
-    let (wanted, state) = on_cards(&files, 1, &tokens, &[12]);
-    for (ranks, lengths) in [(2, [7, 1, 4]), (4, [1, 10, 1])] {
-        let (found, saved) = on_cards(&files, ranks, &tokens, &lengths);
+    let (wanted, state) = on_one(&files, &tokens);
+    for (ranks, peers, lengths) in [(2, Some(Peers::host(2)), [7, 1, 4]), (4, None, [1, 10, 1])] {
+        let (found, saved) = on_cards(&files, (ranks, peers), &tokens, &lengths);
         found.assert_same_bits(&wanted, &format!("{ranks} cards"));
         assert!(saved == state, "{ranks} cards: a saved state is that of one");
     }
@@ -92,8 +106,8 @@ fn cards_give_the_bits_of_one() {
 fn nano_on_two_cards() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/nano.gguf");
     let files = Files { model: Gguf::open(&path).unwrap(), drafter: None };
-    let tokens = [17, 400, 32, 5, 6, 230];
-    let (wanted, _) = on_cards(&files, 1, &tokens, &[6]);
-    let (found, _) = on_cards(&files, 2, &tokens, &[5, 1]);
+    let tokens = [17, 400, 32];
+    let (wanted, _) = on_one(&files, &tokens);
+    let (found, _) = on_cards(&files, (2, Some(Peers::host(2))), &tokens, &[2, 1]);
     same_bits(&found.logits, &wanted.logits, "two cards");
 }

@@ -80,6 +80,14 @@ impl Context {
         Ok(context)
     }
 
+    pub(super) fn device(&self) -> sys::CUdevice {
+        self.device
+    }
+
+    pub(super) fn raw(&self) -> sys::CUcontext {
+        self.context
+    }
+
     /// Makes it the calling thread's own.
     pub(super) fn enter(&self) -> Result<(), Error> {
         // SAFETY: the context is retained until drop.

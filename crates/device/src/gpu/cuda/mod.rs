@@ -10,12 +10,14 @@ mod call;
 mod context;
 mod edges;
 mod nvrtc;
+mod peer;
 mod probe;
 mod staging;
 #[cfg(test)]
 mod tests;
 mod times;
 
+pub(super) use peer::windows;
 pub use probe::{CudaDevice, cuda_devices, cuda_read_bandwidth};
 pub use times::{KernelTime, KernelTimes};
 
@@ -186,6 +188,7 @@ fn facts(context: &Context) -> Result<Facts, Error> {
         multiprocessors: context.attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         memory_total,
         memory_free,
+        clock_khz: context.attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         unified: context.attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? == 1,
     })
 }

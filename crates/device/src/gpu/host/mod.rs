@@ -4,6 +4,10 @@
 //! A fault that it finds (divergent barriers, missing lanes, races and unwritten words in shared
 //! memory, accesses outside of buffers) is an error of the launch that names kernel and group.
 
+mod memory;
+
+pub(crate) use memory::Memory;
+
 use super::driver::{Address, Driver, Facts, Graph, Kernel};
 use super::text;
 use crate::Error;
@@ -115,6 +119,7 @@ impl Host {
             memory_total: 1 << 40,
             memory_free: 1 << 40,
             unified: true,
+            clock_khz: 1_000_000,
         };
         let (kernels, names, passed) = (Vec::new(), HashMap::new(), HashSet::new());
         let allocations = BTreeMap::new();

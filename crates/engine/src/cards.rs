@@ -1,0 +1,220 @@
+//! Several cards of one machine on one model: this process drives them all, a thread a card.
+//!
+//! Rank 0 is the caller's: its backend is given back, and leads the others until it is dropped.
+//! Sums go through the cards' memory where a test at the start shows that this works, else through
+//! the host's ([`Gpu::with_peers`]).
+
+use crate::{EngineOptions, Error};
+use ironstar_device::{
+    Backend, CudaConfig, Error as DeviceError, Exchange, ExchangeError, GateCounts, GateKind, Gpu,
+    GpuConfig, Local, LocalGroup, Part, Peers, cuda_devices,
+};
+use ironstar_gguf::Gguf;
+use ironstar_model::deepseek_v4::{rank_plan, tensor_specs};
+use ironstar_model::{Followed, Model, Shape};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a gate inside a kernel waits.
+const GATE: Duration = Duration::from_secs(10);
+/// How long the threads wait for each other: compiling kernels at the first start takes seconds.
+const THREADS: Duration = Duration::from_secs(120);
+
+/// Opens model and drafter once more: every thread maps the files itself.
+pub type OpenFiles = dyn Fn() -> Result<(Gguf, Option<Gguf>), Error> + Send + Sync;
+
+/// Makes the device of a rank.
+type MakeGpu = dyn Fn(usize) -> Result<Gpu, DeviceError> + Send + Sync;
+
+/// Cards that will share a model.
+#[derive(Clone)]
+pub struct Cards {
+    ranks: usize,
+    make: Arc<MakeGpu>,
+    peers: Option<Peers>,
+    /// Why sums do not go through the cards' memory.
+    refused: Option<String>,
+}
+
+impl Cards {
+    /// NVIDIA cards by their numbers, one a rank; one may be named for several. With `peer` sums go
+    /// from card to card.
+    pub fn cuda(devices: &[u32], options: &EngineOptions, peer: bool) -> Result<Cards, Error> {
+        let found = cuda_devices()?.len();
+        if let Some(card) = devices.iter().find(|d| usize::try_from(**d).is_ok_and(|d| d >= found))
+        {
+            let wanted = format!("one of the {found} that the driver sees, counted from 0");
+            return Err(DeviceError::Unsupported { found: format!("card {card}"), wanted }.into());
+        }
+        let (peers, refused) = match peer.then(|| Peers::cuda(devices)) {
+            Some(Ok(peers)) => (Some(peers), None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, None),
+        };
+        let config = GpuConfig { float_products: options.float_products, ..GpuConfig::default() };
+        let (cache, numbers) = (options.kernel_cache.clone(), devices.to_vec());
+        let make = move |rank: usize| {
+            let device = numbers[rank];
+            Gpu::cuda(&CudaConfig { device, cache: cache.clone(), ..CudaConfig::default() }, config)
+        };
+        Ok(Cards { ranks: devices.len(), make: Arc::new(make), peers, refused })
+    }
+
+    /// Devices that somebody else makes: tests.
+    #[must_use]
+    pub fn made_by(ranks: usize, make: Arc<MakeGpu>, peers: Option<Peers>) -> Cards {
+        Cards { ranks, make, peers, refused: None }
+    }
+
+    /// Bytes of weights that each card will hold, or why the model cannot be shared so.
+    pub fn plan(&self, gguf: &Gguf) -> Result<Vec<u64>, Error> {
+        let shape = Shape::from_metadata(gguf.metadata())?;
+        let specs = tensor_specs(&shape);
+        let ranks = self.ranks;
+        let bytes = |rank| -> Result<u64, Error> {
+            let lines = rank_plan(gguf, &shape, &specs, Part { rank, ranks })?;
+            Ok(lines.iter().map(|line| line.bytes).sum())
+        };
+        (0..ranks).map(bytes).collect()
+    }
+
+    /// Rank 0 of the cards. The others open the files, load their parts and follow; the model is to
+    /// be loaded on the backend with the same options. `note` hears what is worth knowing.
+    pub fn lead(
+        self,
+        open: &Arc<OpenFiles>,
+        options: &EngineOptions,
+        note: &mut dyn FnMut(&str),
+    ) -> Result<Box<dyn Backend>, Error> {
+        if let Some(reason) = &self.refused {
+            note(&format!("sums of cards go through the host: {reason}"));
+        }
+        let mut group = LocalGroup::whole(self.ranks, THREADS).into_iter();
+        let local = group.next().expect("there is rank 0");
+        let mut threads = Vec::new();
+        for local in group {
+            let (cards, open, options) = (self.clone(), open.clone(), options.clone());
+            let name = format!("card {}", local.rank());
+            let thread = std::thread::Builder::new().name(name);
+            let thread = thread.spawn(move || cards.follow(local, &*open, &options));
+            threads.push(thread.map_err(|error| DeviceError::Device {
+                device: "this machine".into(),
+                doing: "starting a card's thread",
+                found: error.to_string(),
+                advice: "allow more threads",
+            })?);
+        }
+        let led = Led { local, _crew: Crew(threads) };
+        let (gpu, refused) = self.card(0, Box::new(led))?;
+        if let Some(reason) = refused {
+            note(&format!("sums of cards go through the host: {reason}"));
+        }
+        Ok(Box::new(gpu))
+    }
+
+    /// The device of a rank in its group.
+    fn card(
+        &self,
+        rank: usize,
+        mut exchange: Box<dyn Exchange>,
+    ) -> Result<(Gpu, Option<String>), DeviceError> {
+        let gpu = (self.make)(rank).inspect_err(|error| exchange.abort(&error.to_string()))?;
+        let gpu = gpu.with_exchange(exchange);
+        match &self.peers {
+            Some(peers) => gpu.with_peers(peers, GATE),
+            None => Ok((gpu, None)),
+        }
+    }
+
+    /// A rank above 0, until rank 0 is gone. What breaks is told to the group.
+    fn follow(&self, local: Local, open: &OpenFiles, options: &EngineOptions) {
+        let rank = local.rank();
+        let Ok((mut gpu, _)) = self.card(rank, Box::new(local)) else { return };
+        // After a panic the device is only used to tell of it.
+        let followed = catch_unwind(AssertUnwindSafe(|| follow(&mut gpu, open, options)));
+        let reason = match followed {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "its thread panicked, which is a bug of ours".to_owned(),
+        };
+        if let Some(exchange) = gpu.exchange() {
+            exchange.abort(&reason);
+        }
+    }
+}
+
+fn follow(gpu: &mut Gpu, open: &OpenFiles, options: &EngineOptions) -> Result<(), Error> {
+    let (gguf, drafter) = open()?;
+    let mut model = Model::load(&gguf, drafter.as_ref(), gpu, options.model(), &mut |_| {})?;
+    // A rank that was lost comes to the next epoch as long as rank 0 is there.
+    let mut on_event = |event: Followed| match event {
+        Followed::Broken(_) | Followed::Epoch(_) => true,
+        Followed::Waiting(error) => !matches!(error, ExchangeError::Lost { .. }),
+    };
+    Ok(model.follow(gpu, &mut on_event)?)
+}
+
+/// Rank 0's end of the group; the threads are waited for behind it.
+struct Led {
+    local: Local,
+    _crew: Crew,
+}
+
+struct Crew(Vec<JoinHandle<()>>);
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for thread in self.0.drain(..) {
+            // Its end, whatever it was, has been told to the group.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Exchange for Led {
+    fn rank(&self) -> usize {
+        self.local.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.local.ranks()
+    }
+
+    fn post(&mut self, gate: GateKind, mine: &[u8]) -> Result<(), ExchangeError> {
+        self.local.post(gate, mine)
+    }
+
+    fn wait(&mut self, all: &mut [u8]) -> Result<(), ExchangeError> {
+        self.local.wait(all)
+    }
+
+    fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), ExchangeError> {
+        self.local.broadcast(bytes)
+    }
+
+    fn send(&mut self, to: usize, bytes: Vec<u8>) -> Result<(), ExchangeError> {
+        self.local.send(to, bytes)
+    }
+
+    fn receive(&mut self, from: usize) -> Result<Vec<u8>, ExchangeError> {
+        self.local.receive(from)
+    }
+
+    fn abort(&mut self, reason: &str) {
+        self.local.abort(reason);
+    }
+
+    fn reform(&mut self) -> Result<u64, ExchangeError> {
+        self.local.reform()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.local.epoch()
+    }
+
+    fn counts(&self) -> GateCounts {
+        self.local.counts()
+    }
+}

@@ -1,0 +1,80 @@
+//! Cards of one process, here host drivers on threads: their answers are those of one.
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use crate::common::{logits, options, sync, tiny};
+use ironstar_device::{Error as DeviceError, Gpu, GpuConfig, Peers};
+use ironstar_engine::{Cards, Engine, EngineOptions, Error, OpenFiles};
+use std::sync::Arc;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(300);
+
+fn host() -> Result<Gpu, DeviceError> {
+    Gpu::host(GpuConfig::default())
+}
+
+fn open() -> Arc<OpenFiles> {
+    Arc::new(|| Ok((tiny(96).gguf(), None)))
+}
+
+fn options_of_cards() -> EngineOptions {
+    EngineOptions { drafter: ironstar_engine::DrafterChoice::None, ..options() }
+}
+
+fn lead(cards: Cards, open: &Arc<OpenFiles>) -> Result<Engine, Error> {
+    let options = options_of_cards();
+    let backend = cards.lead(open, &options, &mut |note| panic!("{note}"))?;
+    let mut engine = Engine::on_backend(backend, &tiny(96).gguf(), None, options, &mut |_| {})?;
+    engine.meet(LONG)?;
+    Ok(engine)
+}
+
+fn answer(engine: &mut Engine) -> Vec<Vec<u32>> {
+    let mut session = engine.session(40).unwrap();
+    sync(&mut session, engine, &[3, 5, 8, 13, 21, 34]);
+    let mut all = vec![logits(&session)];
+    for token in [55, 89] {
+        session.push(engine, token).unwrap();
+        all.push(logits(&session));
+    }
+    all
+}
+
+#[test]
+fn two_cards_answer_as_one() {
+    let one = Box::new(host().unwrap());
+    let gguf = tiny(96).gguf();
+    let mut one = Engine::on_backend(one, &gguf, None, options_of_cards(), &mut |_| {}).unwrap();
+    let wanted = answer(&mut one);
+    let cards = Cards::made_by(2, Arc::new(|_| host()), Some(Peers::host(2)));
+    let parts = cards.plan(&gguf).unwrap();
+    let all: u64 = gguf.tensors().iter().map(|t| gguf.bytes(t).unwrap().len() as u64).sum();
+    assert!(parts.iter().all(|part| *part < all) && parts.iter().sum::<u64>() >= all);
+    let mut two = lead(cards, &open()).unwrap();
+    assert_eq!(answer(&mut two), wanted);
+    assert!(!two.gate_times().unwrap().is_empty());
+}
+
+/// A card that cannot be opened, a file that is not there, and a bug: the start fails with the
+/// reason, at once.
+#[test]
+fn a_rank_that_fails_ends_the_start_with_its_reason() {
+    let unsupported = |found: &str| DeviceError::Unsupported {
+        found: found.to_owned(),
+        wanted: "a test's".into(),
+    };
+    let no_card = move |rank: usize| if rank == 1 { Err(unsupported("card 1")) } else { host() };
+    let cards = Cards::made_by(2, Arc::new(no_card), None);
+    let error = lead(cards, &open()).map(|_| ()).expect_err("no card 1").to_string();
+    assert!(error.contains("rank 1 gave up: card 1 cannot be used"), "{error}");
+
+    let no_file: Arc<OpenFiles> = Arc::new(move || Err(unsupported("a missing file").into()));
+    let cards = Cards::made_by(2, Arc::new(|_| host()), Some(Peers::host(2)));
+    let error = lead(cards, &no_file).map(|_| ()).expect_err("no file").to_string();
+    assert!(error.contains("rank 1 gave up: a missing file"), "{error}");
+
+    let bug: Arc<OpenFiles> = Arc::new(|| panic!("a planted bug"));
+    let cards = Cards::made_by(2, Arc::new(|_| host()), None);
+    let error = lead(cards, &bug).map(|_| ()).expect_err("a bug").to_string();
+    assert!(error.contains("rank 1 gave up: its thread panicked"), "{error}");
+}
