@@ -19,7 +19,7 @@ pub fn run(flags: &Sim) -> Result<(), Failure> {
         costs.node.decode_seconds = 1.0 / bench.decode;
         costs.node.prefill_seconds = 1.0 / bench.prefill;
     }
-    if !(0.0..=1.0).contains(&flags.kept) || !(flags.within > 0.0) {
+    if !(0.0..=1.0).contains(&flags.kept) || flags.within.is_nan() || flags.within <= 0.0 {
         return Err(Failure::caller(format!(
             "--kept {} and --within {}: a share of 0 to 1, and per cent above 0",
             flags.kept, flags.within

@@ -117,7 +117,7 @@ fn lead(flags: &ClusterTest, subject: &Subject) -> Result<Found, Failure> {
     let each = if here { (all / group.ranks).max(1) } else { all };
     let (whole, node) = match subject.absent {
         Some(_) => {
-            let speed = subject.from_bytes(all)?;
+            let speed = subject.reading_speed(all)?;
             // Ranks of one machine share its memory's bandwidth.
             (speed, if here { speed.slower(group.ranks) } else { speed })
         }
@@ -194,10 +194,8 @@ fn measure(
     let part = match plan.parts {
         false => None,
         true => {
-            let mine = speed(&subject.opened, threads, Some(cluster)).map_err(|failure| {
-                cluster.abort(&failure.message);
-                failure
-            })?;
+            let mine = speed(&subject.opened, threads, Some(cluster))
+                .inspect_err(|failure| cluster.abort(&failure.message))?;
             Some(slowest(cluster, mine)?)
         }
     };
@@ -353,7 +351,7 @@ impl Subject {
 
     /// A token at the read bandwidth of so many threads. Of a prompt nothing is known: its rows are
     /// taken to cost as much as an eighth of a token each, which only the ratios use.
-    fn from_bytes(&self, threads: usize) -> Result<Speed, Failure> {
+    fn reading_speed(&self, threads: usize) -> Result<Speed, Failure> {
         let bytes = self.token_bytes()?;
         let all = bytes.replicated + bytes.dense + bytes.routed;
         let decode = all / bandwidth::of_host(threads).wall;
