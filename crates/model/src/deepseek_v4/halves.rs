@@ -93,6 +93,14 @@ impl Half {
     }
 }
 
+impl Half {
+    /// A layer on its spans' states; the pass is at this half.
+    fn run(&self, pass: &Pass<'_>, states: &[&mut State], layer: usize) -> Run {
+        let states = states[self.spans.clone()].iter();
+        Run::layer(pass, layer, states.map(|state| &state.layers[layer]))
+    }
+}
+
 /// All layers of a step, whose streams are in the pass's `x` before and after, the rows from
 /// `first_rows` on with the `second` buffers.
 pub(super) fn layers(
@@ -120,17 +128,12 @@ pub(super) fn layers(
         for gate in [GateKind::Attention, GateKind::Ffn] {
             for half in &halves {
                 enter(pass, half, shares_index)?;
-                let run = |pass: &Pass<'_>, layer: usize| {
-                    let states = states[half.spans.clone()].iter();
-                    Run::layer(pass, layer, states.map(move |state| &state.layers[layer]))
-                };
+                let run = half.run(pass, states, layer);
                 match gate {
                     GateKind::Attention => {
                         if let Some(before) = layer.checked_sub(1) {
-                            let run = run(pass, before);
-                            pass.leave_ffn(&run)?;
+                            pass.leave_ffn(&half.run(pass, states, before))?;
                         }
-                        let run = run(pass, layer);
                         if shares_index && block.indexer.is_some() {
                             // It has a gate of its own, and one gate is under way at a time.
                             arrive(pass, travelling.take())?;
@@ -138,7 +141,6 @@ pub(super) fn layers(
                         pass.enter_attention(block, &run)?;
                     }
                     _ => {
-                        let run = run(pass, layer);
                         pass.leave_attention(&run)?;
                         pass.enter_ffn(block, &run)?;
                     }
@@ -154,9 +156,7 @@ pub(super) fn layers(
     for half in &halves {
         enter(pass, half, shares_index)?;
         let layer = blocks.last().map_or(0, |(layer, _)| *layer);
-        let states = states[half.spans.clone()].iter();
-        let run = Run::layer(pass, layer, states.map(|state| &state.layers[layer]));
-        pass.leave_ffn(&run)?;
+        pass.leave_ffn(&half.run(pass, states, layer))?;
     }
     let [_, last] = &halves;
     let all: Vec<usize> = (0..last.step.tokens.len()).collect();

@@ -187,19 +187,10 @@ impl Model {
         };
         let scratch = Scratch::new(&kept.shape, &kept.options, kept.drafts_here(), backend, arena)?;
         let (part, met) = (load::part_of(backend), Known::default());
-        // DSpark looks at all rows after each layer.
-        let second = match part.ranks > 1 && kept.spark.is_none() {
-            true => {
-                let step_rows_max = kept.options.step_rows_max / 2;
-                let half = Options { step_rows_max, ..kept.options.clone() };
-                Some(Scratch::new(&kept.shape, &half, For::None, backend, arena)?)
-            }
-            false => None,
-        };
+        let second = second_scratch(part, &kept, backend, arena)?;
         let kept = Arc::new(kept);
         // Cards do not score a part of the rows yet.
         let sharing = if backend.name() == "cpu" { Sharing::default() } else { Sharing::NEVER };
-        let steering = None;
         Ok(Model {
             kept,
             part,
@@ -212,7 +203,7 @@ impl Model {
             second,
             sharing,
             ignored,
-            steering,
+            steering: None,
             steering_told: Known::default(),
             was_steered: false,
         })
@@ -757,6 +748,22 @@ fn plan_for(shape: &Shape, context: usize, options: &Options, drafter: For<'_>) 
     let mut lines = state::plan(shape, context, options, drafter);
     lines.push(scratch::plan(shape, options, drafter));
     lines
+}
+
+/// Buffers for half of a step's rows, where there are other ranks. DSpark looks at all rows after
+/// each layer, so with it steps stay whole.
+fn second_scratch(
+    part: Part,
+    kept: &Kept,
+    backend: &mut dyn Backend,
+    arena: Arena,
+) -> Result<Option<Scratch>, Error> {
+    if part.ranks == 1 || kept.spark.is_some() {
+        return Ok(None);
+    }
+    let step_rows_max = kept.options.step_rows_max / 2;
+    let half = Options { step_rows_max, ..kept.options.clone() };
+    Ok(Some(Scratch::new(&kept.shape, &half, For::None, backend, arena)?))
 }
 
 fn foreign_state() -> Error {
