@@ -1,6 +1,6 @@
 //! What the ranks of a group say to each other: gates of fixed size in a fixed order, the bytes of
-//! rank 0 to all, and bytes from one to another. Transports move bytes; nobody else's reduction adds
-//! our numbers.
+//! rank 0 to all, and bytes from one to another. Transports move bytes; nobody else's reduction
+//! adds our numbers.
 //!
 //! Every rank passes the same gates in the same order, each once with [`Exchange::post`] and once
 //! with [`Exchange::wait`]; between them it may compute. A gate that fails leaves the group broken:

@@ -9,8 +9,8 @@
 //!
 //! Rank 0 has the sessions. It tells all nodes of a step and evaluates its own layers; the streams
 //! of the step's rows go from node to node, and the last gives logits straight back. A step that
-//! wants no logits is not waited for, so chunk i + 1 of a prompt is on rank 0 while chunk i is on rank 1; at
-//! most [`Pipe::window`] steps are under way.
+//! wants no logits is not waited for, so chunk i + 1 of a prompt is on rank 0 while chunk i is on
+//! rank 1; at most [`Pipe::window`] steps are under way.
 //!
 //! A state's rows are where their layers are. Its saved bytes are those of one machine: rank 0 asks
 //! the nodes for theirs and puts them in order, and gives them back in the same way. When a node is
