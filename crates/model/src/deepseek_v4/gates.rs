@@ -1,5 +1,6 @@
 //! Where the ranks of a group meet in a pass: sums of partial rows, the best compressed rows of
-//! each part of them, and the parts of the vocabulary. On one device nothing happens here but a read of the logits.
+//! each part of them, and the parts of the vocabulary. On one device nothing happens here but a
+//! read of the logits.
 //!
 //! Every rank adds the same parts by the same tree, whose lower levels the parts are; so all ranks
 //! go on with equal bits, and with those of one device.
