@@ -32,7 +32,7 @@ pub use gpu::cuda::{
     CudaConfig, CudaDevice, KernelTime, KernelTimes, cuda_devices, cuda_read_bandwidth,
 };
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
-pub use gpu::{Gpu, GpuConfig, GpuCounters, Peers};
+pub use gpu::{Gpu, GpuConfig, GpuCounters, Peers, Shortcuts};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
 pub use memory::{HostMemory, host_memory};
 pub use sample::{

@@ -2,13 +2,14 @@
 //! answer however a prompt is cut, and how fast it reads and answers, kernel by kernel.
 //!
 //! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]
-//! [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates]]`
+//! [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates]]
+//! [--disable SHORTCUT]...`
 //!
 //! `--quick` leaves out the cuts of the prompt. With `--ranks` the model is shared by cards; the
 //! hash of the logits along the answer is that of one card.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
-use ironstar_device::{Backend, CudaConfig, Gpu, GpuConfig, KernelTimes, cuda_devices};
+use ironstar_device::{Backend, CudaConfig, Gpu, GpuConfig, KernelTimes, Shortcuts, cuda_devices};
 use ironstar_engine::{
     BackendChoice, CancelFlag, Cards, DrafterChoice, Engine, EngineOptions, OpenFiles, Session,
 };
@@ -26,6 +27,7 @@ struct Words {
     times: bool,
     serial: bool,
     quick: bool,
+    disabled: Shortcuts,
     prompt: usize,
     answer: usize,
     chunk: usize,
@@ -49,6 +51,12 @@ fn words() -> Outcome<Words> {
         Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>()?,
         None => (0..).take(ranks).collect(),
     };
+    let pairs = all.iter().zip(all.iter().skip(1));
+    let disabled = pairs
+        .filter(|(word, _)| *word == "--disable")
+        .try_fold(Shortcuts::NONE, |all, (_, name)| {
+            Outcome::Ok(all.with(Shortcuts::named(name)?))
+        })?;
     Ok(Words {
         ranks: devices.len(),
         devices,
@@ -58,6 +66,7 @@ fn words() -> Outcome<Words> {
         times: has("--times"),
         serial: has("--serial"),
         quick: has("--quick"),
+        disabled,
         prompt: number("--prompt", 256)?,
         answer: number("--answer", 64)?,
         chunk: number("--chunk", 512)?,
@@ -115,7 +124,8 @@ fn alone(
 ) -> Outcome<Box<dyn Backend>> {
     let device = words.devices.first().copied().unwrap_or(0);
     let cuda = CudaConfig { device, cache, times, serial: words.serial, ..CudaConfig::default() };
-    Ok(Box::new(Gpu::cuda(&cuda, GpuConfig::default())?))
+    let config = GpuConfig { disabled: words.disabled, ..GpuConfig::default() };
+    Ok(Box::new(Gpu::cuda(&cuda, config)?))
 }
 
 fn cards(words: &Words, gguf: &Gguf, options: &EngineOptions) -> Outcome<Box<dyn Backend>> {
@@ -155,6 +165,8 @@ fn one_answer(engine: &mut Engine, prompt: &[u32]) -> Outcome<()> {
     let rows = engine.options().step_rows;
     for chunk in [rows, 7, 1] {
         engine.set_prompt_rows(chunk);
+        // Nothing may come from the session before.
+        engine.forget_checkpoints();
         let mut session = engine.session(prompt.len() + 1)?;
         let logits = sync(engine, &mut session, prompt)?;
         all.push(logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>());

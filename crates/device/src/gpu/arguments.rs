@@ -75,8 +75,10 @@ pub(crate) struct ProductArgs {
     pub stacked: u32,
     pub stack: u32,
     pub run: u32,
+    pub source: u32,
+    pub bound: f32,
 }
-// SAFETY: repr(C), 96 + 48 bytes, a multiple of 8.
+// SAFETY: repr(C), 96 + 56 bytes, a multiple of 8.
 unsafe impl Arguments for ProductArgs {
     const NAME: &'static str = "ProductArgs";
 }
@@ -292,8 +294,9 @@ pub(crate) struct HcArgs {
     pub norm_eps: f32,
     pub hc_eps: f32,
     pub shards: u32,
+    pub split: u32,
 }
-// SAFETY: repr(C) of six 4-byte numbers.
+// SAFETY: repr(C) of seven 4-byte numbers.
 unsafe impl Arguments for HcArgs {
     const NAME: &'static str = "HcArgs";
 }

@@ -89,6 +89,12 @@ pub(crate) trait Driver: Send {
     /// From here on launches are recorded and not run. `false`: this driver cannot do that, and
     /// launches run as ever. No upload or download until the end.
     fn begin_capture(&mut self) -> Result<bool, Error>;
+    /// While launches are recorded: the next ones go to this lane, behind its own and behind those
+    /// marks of other lanes. Lane 0 is where recording begins, and everything must meet there
+    /// before its end.
+    fn lane(&mut self, lane: usize, behind: &[usize]) -> Result<(), Error>;
+    /// Gives the launch just recorded a number that [`Driver::lane`] can name.
+    fn mark(&mut self, mark: usize) -> Result<(), Error>;
     /// Ends the recording.
     fn end_capture(&mut self) -> Result<Graph, Error>;
     /// Starts everything that was recorded.

@@ -14,11 +14,15 @@ pub(crate) mod driver;
 mod exchange;
 #[cfg(feature = "host-driver")]
 pub(crate) mod host;
+mod lanes;
 mod layout;
 mod ops;
 mod record;
+mod shortcuts;
 mod store;
 mod text;
+
+pub use shortcuts::Shortcuts;
 
 use crate::cpu::steps::Rows;
 use crate::*;
@@ -27,6 +31,7 @@ use driver::{Address, Driver};
 pub use exchange::Peers;
 use exchange::{Gates, Ranks, StepGates};
 use ironstar_quant::{Activation, Format};
+use lanes::Access;
 use layout::{Layout, PLANES_MAX};
 use record::{Place, Recorder};
 use std::cell::Cell;
@@ -41,11 +46,16 @@ pub struct GpuConfig {
     pub float_products: bool,
     /// Launches that come again are captured and replayed.
     pub graphs: bool,
+    /// What is left out, for diagnosis.
+    pub disabled: Shortcuts,
+    /// Runs launches that may run beside each other in another order, for tests.
+    pub reorder: bool,
 }
 
 impl Default for GpuConfig {
     fn default() -> Self {
-        GpuConfig { float_products: false, graphs: true }
+        let (disabled, reorder) = (Shortcuts::NONE, false);
+        GpuConfig { float_products: false, graphs: true, disabled, reorder }
     }
 }
 
@@ -73,6 +83,12 @@ pub struct Gpu {
     recorder: Recorder,
     /// A buffer whose rows lie in scratch memory as int8 blocks too.
     prepared: Cell<Option<Prepared>>,
+    /// A spread over the streams that is not recorded yet, since a mix of them may take it along.
+    pending: Option<Pending>,
+    /// Whether launches may run beside others.
+    beside: bool,
+    /// Memory behind tables that the next launch reads and writes.
+    hidden: [u8; 2],
     scratch: HashMap<Scratch, (Address, u64)>,
     kernels: HashMap<&'static str, driver::Kernel>,
     counters: Counters,
@@ -160,6 +176,7 @@ enum Scratch {
     PartScales,
     PartShards,
     LocalIds,
+    Streams,
 }
 
 /// Rows that a kernel left as int8 blocks beside the floats.
@@ -171,6 +188,14 @@ struct Prepared {
     columns: usize,
     /// Codes and scales of blocks of 32, then of 256.
     blocks: [Place; 4],
+}
+
+/// A spread over the streams whose operands are checked.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    /// Output of the sublayer, streams, and the two tables of coefficients.
+    places: [Place; 4],
+    arguments: arguments::SpreadArgs,
 }
 
 /// Where the step's own numbers lie.
@@ -216,6 +241,8 @@ fn small(operation: &'static str, value: usize) -> Result<u32, Error> {
     })
 }
 
+/// Rows of a step that leave most of a card idle if each is one group's work.
+const FEW_ROWS: usize = 4;
 /// Most rows of a step: a dimension of a grid.
 const ROWS_MAX: usize = 65_535;
 
@@ -224,6 +251,8 @@ impl Gpu {
     fn over(driver: Box<dyn Driver>, config: GpuConfig) -> Self {
         let mut recorder = Recorder::default();
         recorder.graphs = config.graphs;
+        recorder.lanes = !config.disabled.contains(Shortcuts::LANES);
+        recorder.reorder = config.reorder;
         Gpu {
             driver,
             config,
@@ -234,6 +263,9 @@ impl Gpu {
             step: StepData::default(),
             recorder,
             prepared: Cell::new(None),
+            pending: None,
+            beside: false,
+            hidden: [0; 2],
             scratch: HashMap::new(),
             kernels: HashMap::new(),
             counters: Counters::default(),
@@ -297,6 +329,7 @@ impl Gpu {
 
     /// Runs what was recorded.
     fn flush(&mut self) -> Result<(), Error> {
+        self.settle()?;
         self.recorder.flush(&mut *self.driver)
     }
 
@@ -309,6 +342,8 @@ impl Gpu {
         places: &[Place],
         arguments: &A,
     ) -> Result<(), Error> {
+        let hidden = std::mem::take(&mut self.hidden);
+        self.settle()?;
         let kernel = match self.kernels.get(name) {
             Some(kernel) => *kernel,
             None => {
@@ -317,8 +352,37 @@ impl Gpu {
                 kernel
             }
         };
-        self.recorder.push(kernel, grid, group, places, bytes_of(arguments));
+        let access = Access { beside: self.beside, hidden, ..Access::of(name) };
+        self.recorder.push(kernel, grid, group, places, bytes_of(arguments), access);
         Ok(())
+    }
+
+    /// Records a spread that was put off.
+    fn settle(&mut self) -> Result<(), Error> {
+        let Some(pending) = self.pending.take() else { return Ok(()) };
+        let before = std::mem::replace(&mut self.beside, false);
+        let result = ops::streams::spread(self, &pending);
+        self.beside = before;
+        result
+    }
+
+    /// Records what may run beside the launches around it, where there are so few rows that each
+    /// leaves most of a card idle.
+    fn beside<T>(&mut self, run: impl FnOnce(&mut Gpu) -> Result<T, Error>) -> Result<T, Error> {
+        let before = std::mem::replace(&mut self.beside, self.rows.len() <= FEW_ROWS);
+        let result = run(self);
+        self.beside = before;
+        result
+    }
+
+    /// Says what the next launch reads and writes through tables, as masks of [`lanes::hidden`].
+    fn through_tables(&mut self, reads: u8, writes: u8) {
+        self.hidden = [reads, writes];
+    }
+
+    /// Whether a shortcut may be taken.
+    fn takes(&self, shortcut: Shortcuts) -> bool {
+        !self.config.disabled.contains(shortcut)
     }
 
     /// Scratch memory of at least so many bytes.
@@ -767,6 +831,7 @@ impl Backend for Gpu {
         self.rows.set(step)?;
         self.recorder.begin();
         self.prepared.set(None);
+        (self.beside, self.hidden) = (false, [0; 2]);
         self.step = StepData::default();
         self.counters.steps += 1;
         self.counters.rows += step.tokens.len() as u64;

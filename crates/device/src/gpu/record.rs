@@ -5,6 +5,7 @@
 //! a captured graph serves both.
 
 use super::driver::{Address, Driver, Graph, Kernel};
+use super::lanes::{self, Access};
 use crate::Error;
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -21,6 +22,11 @@ pub(super) enum Place {
 impl Place {
     /// A buffer that a kernel does not touch.
     pub const NONE: Place = Place::At(Address::NULL);
+
+    /// A name for memory that is reached through tables; no allocation has such an address.
+    pub fn hidden(bit: u8) -> Place {
+        Place::At(Address(1 + u64::from(bit)))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +36,7 @@ struct Command {
     group: u32,
     places: usize,
     bytes: usize,
+    access: Access,
 }
 
 /// Launches with their operands behind one another.
@@ -38,6 +45,28 @@ struct List {
     commands: Vec<Command>,
     places: Vec<Place>,
     bytes: Vec<u8>,
+}
+
+impl List {
+    /// Launches with their places and arguments.
+    fn each(&self) -> impl Iterator<Item = (&Command, &[Place], &[u8])> {
+        let (mut places, mut bytes) = (&*self.places, &*self.bytes);
+        self.commands.iter().map(move |command| {
+            let (own, arguments);
+            (own, places) = places.split_at(command.places);
+            (arguments, bytes) = bytes.split_at(command.bytes);
+            (command, own, arguments)
+        })
+    }
+
+    /// Which of them may run beside each other.
+    fn plan(&self) -> lanes::Plan {
+        let mut planner = lanes::Planner::default();
+        for (command, places, _) in self.each() {
+            planner.push(command.access, places);
+        }
+        planner.finish()
+    }
 }
 
 /// A quick hash for lists, which are some hundred kilobytes and are compared in full afterwards.
@@ -98,6 +127,10 @@ pub(super) struct Recorder {
     turn: u64,
     /// Whether lists are captured at all.
     pub graphs: bool,
+    /// Whether launches of a captured list run beside each other.
+    pub lanes: bool,
+    /// Runs lists in another order that their lanes allow, for tests.
+    pub reorder: bool,
     /// Launches and replays so far, for reports.
     pub launches: u64,
     /// Replays so far.
@@ -134,12 +167,14 @@ impl Recorder {
         group: u32,
         places: &[Place],
         bytes: &[u8],
+        access: Access,
     ) {
         if grid.contains(&0) {
             return;
         }
         *self.counts.entry(kernel).or_default() += 1;
-        let command = Command { kernel, grid, group, places: places.len(), bytes: bytes.len() };
+        let (count, len) = (places.len(), bytes.len());
+        let command = Command { kernel, grid, group, places: count, bytes: len, access };
         self.list.commands.push(command);
         self.list.places.extend_from_slice(places);
         self.list.bytes.extend_from_slice(bytes);
@@ -181,6 +216,9 @@ impl Recorder {
     }
 
     fn run(&mut self, driver: &mut dyn Driver, list: &List) -> Result<(), Error> {
+        if self.reorder {
+            return self.launch_reordered(driver, list);
+        }
         if !self.graphs || list.commands.len() > LAUNCHES_MAX {
             return self.launch(driver, list);
         }
@@ -210,7 +248,10 @@ impl Recorder {
             self.graphs = false;
             return self.launch(driver, list);
         }
-        let recorded = self.launch(driver, list);
+        let recorded = match self.lanes {
+            true => self.launch_beside(driver, list),
+            false => self.launch(driver, list),
+        };
         let graph = driver.end_capture();
         recorded?;
         let graph = graph?;
@@ -220,20 +261,48 @@ impl Recorder {
     }
 
     fn launch(&self, driver: &mut dyn Driver, list: &List) -> Result<(), Error> {
-        let (mut places, mut bytes) = (&*list.places, &*list.bytes);
-        let mut buffers = Vec::new();
-        for command in &list.commands {
-            let (own, arguments);
-            (own, places) = places.split_at(command.places);
-            (arguments, bytes) = bytes.split_at(command.bytes);
-            buffers.clear();
-            buffers.extend(own.iter().map(|place| match place {
+        list.each().try_for_each(|(command, places, bytes)| {
+            self.launch_one(driver, command, places, bytes)
+        })
+    }
+
+    /// Records a list on as many lanes as its dependencies allow.
+    fn launch_beside(&self, driver: &mut dyn Driver, list: &List) -> Result<(), Error> {
+        let plan = list.plan();
+        for (index, (command, places, bytes)) in list.each().enumerate() {
+            let order = &plan.orders[index];
+            driver.lane(order.lane, &order.waits)?;
+            self.launch_one(driver, command, places, bytes)?;
+            if order.awaited {
+                driver.mark(index)?;
+            }
+        }
+        driver.lane(0, &plan.last)
+    }
+
+    fn launch_reordered(&self, driver: &mut dyn Driver, list: &List) -> Result<(), Error> {
+        let all: Vec<_> = list.each().collect();
+        lanes::reordered(&list.plan()).into_iter().try_for_each(|index| {
+            let (command, places, bytes) = all[index];
+            self.launch_one(driver, command, places, bytes)
+        })
+    }
+
+    fn launch_one(
+        &self,
+        driver: &mut dyn Driver,
+        command: &Command,
+        places: &[Place],
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let buffers: Vec<Address> = places
+            .iter()
+            .map(|place| match place {
                 Place::At(address) => *address,
                 Place::Step(offset) => self.base.offset(*offset),
-            }));
-            driver.launch(command.kernel, command.grid, command.group, &buffers, arguments)?;
-        }
-        Ok(())
+            })
+            .collect();
+        driver.launch(command.kernel, command.grid, command.group, &buffers, bytes)
     }
 
     /// Drops the graph that was not used for the longest time if there are too many lists.

@@ -25,6 +25,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/decode.k", include_str!("../../kernels/fast/decode.k")),
     ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
     ("fast/small.k", include_str!("../../kernels/fast/small.k")),
+    ("fast/staged.k", include_str!("../../kernels/fast/staged.k")),
     ("fast/streams.k", include_str!("../../kernels/fast/streams.k")),
 ];
 

@@ -4,6 +4,7 @@ mod common;
 mod faults;
 mod gpu_decode;
 mod gpu_part;
+mod gpu_shortcuts;
 mod gpu_tiles;
 mod layer;
 mod mutual;

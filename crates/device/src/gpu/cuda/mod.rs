@@ -9,6 +9,7 @@ mod cache;
 mod call;
 mod context;
 mod edges;
+mod lanes;
 mod nvrtc;
 mod peer;
 mod probe;
@@ -26,6 +27,7 @@ use crate::Error;
 use call::{check, failure};
 use context::{Context, Stream, shown};
 use cudarc::driver::sys::{self, CUresult};
+use lanes::Lanes;
 use staging::Staging;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
@@ -70,6 +72,8 @@ pub(crate) struct Cuda {
     kernels: Vec<Loaded>,
     names: HashMap<&'static str, Kernel>,
     capturing: bool,
+    /// Streams of the lanes of a recording beside the main one, and places on any of them.
+    lanes: Lanes,
     /// Launches may overlap: every kernel of the text waits first.
     overlap: bool,
     clock: Option<Clock>,
@@ -101,13 +105,14 @@ impl Cuda {
         let status = unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
         check("loading the kernels", status)?;
         let (graphs, kernels, names) = (Vec::new(), Vec::new(), HashMap::new());
-        let (capturing, allocations) = (false, BTreeMap::new());
+        let (capturing, lanes, allocations) = (false, Lanes::default(), BTreeMap::new());
         Ok(Cuda {
             facts,
             graphs,
             kernels,
             names,
             capturing,
+            lanes,
             overlap: waiting.is_some(),
             clock: config.times.clone().map(Clock::new),
             allocations,
@@ -321,9 +326,9 @@ impl Driver for Cuda {
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: loaded.pool,
-            hStream: self.main.raw(),
+            hStream: self.lanes.stream(&self.main).raw(),
             attrs: &raw mut overlap,
-            numAttrs: u32::from(self.overlap),
+            numAttrs: u32::from(self.overlap && self.lanes.follows()),
         };
         // SAFETY: the function is of the loaded module; `pointers` has one entry a parameter, each
         // to a value of the parameter's size (`fits`), which the call copies; the attribute lives
@@ -342,6 +347,7 @@ impl Driver for Cuda {
             return Err(Error::Shape { operation: "launch", found, wanted });
         }
         check("launching a kernel", status)?;
+        self.lanes.launched();
         if let (Some(clock), Some(begun)) = (&mut self.clock, begun) {
             let ended = clock.mark(&self.context, &self.main)?;
             clock.launched(loaded.name, begun, ended);
@@ -366,12 +372,24 @@ impl Driver for Cuda {
             sys::cuStreamBeginCapture_v2(self.main.raw(), mode)
         })?;
         self.capturing = true;
+        self.lanes.begin(&self.context, &self.main)?;
         Ok(true)
+    }
+
+    fn lane(&mut self, lane: usize, behind: &[usize]) -> Result<(), Error> {
+        self.context.enter()?;
+        self.lanes.change(&self.context, &self.main, lane, behind)
+    }
+
+    fn mark(&mut self, mark: usize) -> Result<(), Error> {
+        self.context.enter()?;
+        self.lanes.mark(&self.context, &self.main, mark)
     }
 
     fn end_capture(&mut self) -> Result<Graph, Error> {
         self.context.enter()?;
         self.capturing = false;
+        self.lanes.end();
         let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the stream is alive; the out-parameter lives here.
         let status = unsafe { sys::cuStreamEndCapture(self.main.raw(), &raw mut graph) };

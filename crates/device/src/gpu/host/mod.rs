@@ -359,6 +359,14 @@ impl Driver for Host {
         Ok(false)
     }
 
+    fn lane(&mut self, _lane: usize, _behind: &[usize]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn mark(&mut self, _mark: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn end_capture(&mut self) -> Result<Graph, Error> {
         Err(Error::Unsupported {
             found: "a recording on the host driver".into(),

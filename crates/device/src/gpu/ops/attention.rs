@@ -1,10 +1,11 @@
 //! Attention.
 
 use super::super::arguments::AttendArgs;
+use super::super::lanes::hidden;
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::text::pool_bytes;
-use super::super::{Gpu, Scratch, check, size, small};
+use super::super::{FEW_ROWS, Gpu, Scratch, check, size, small};
 use super::{GROUP, SIMDGROUPS};
 use crate::{Attend, Element, Error};
 
@@ -112,9 +113,6 @@ fn numbers(a: &Attend<'_>, [width, top_k, stride]: [usize; 3]) -> Result<AttendA
     })
 }
 
-/// Rows that would leave most of a card idle if a group made all of a row's keys.
-const FEW_ROWS: usize = 4;
-
 fn fits_few(gpu: &Gpu) -> bool {
     gpu.driver.facts().group_bytes >= pool_bytes("attend_few_mix")
 }
@@ -138,11 +136,13 @@ fn attend_few(
     let places = [q, kv, choice, positions, span_of, spans, rings, rows, scores];
     let tiles = a.heads.div_ceil(TILE_HEADS);
     let grid = [small(OPERATION, stride / KEYS_TILE)?, n, tiles];
+    gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
     gpu.launch("attend_few_scores", grid, TILE_GROUP, &places, a)?;
     let places = [scores, sinks, positions, span_of, spans, weights, shrinks, sums];
     gpu.launch("attend_few_weights", [a.heads.div_ceil(2), n, 1], 64, &places, a)?;
     let places =
         [weights, shrinks, sums, kv, choice, positions, span_of, spans, rings, rows, table, out];
+    gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
     gpu.launch("attend_few_mix", [a.width / 64, n, tiles], TILE_GROUP / 2, &places, a)
 }
 

@@ -1,6 +1,7 @@
 //! Compressors.
 
 use super::super::arguments::CompressArgs;
+use super::super::lanes::hidden;
 use super::super::store::Ask;
 use super::super::{Gpu, check, size, small};
 use super::ROW_GROUP;
@@ -110,11 +111,19 @@ pub(in super::super) fn compress(gpu: &mut Gpu, a: &Compress<'_>) -> Result<(), 
     let n = gpu.n();
     // The slots of a short span's tokens are not those that its groups read.
     let slack = first.capacity.saturating_sub(a.parts * a.ratio).min(ROLLBACK_ROWS);
+    let memory = match a.kind {
+        RowKind::Index => hidden::INDEX,
+        RowKind::Kv { .. } => hidden::ROWS,
+    };
     let together = gpu.rows.spans.iter().all(|span| span.rows.len() <= slack);
+    gpu.through_tables(memory, memory);
     if together {
-        return gpu.launch("compress", [closing + n, 1, 1], ROW_GROUP, &places, &arguments);
+        return gpu.beside(|gpu| {
+            gpu.launch("compress", [closing + n, 1, 1], ROW_GROUP, &places, &arguments)
+        });
     }
     gpu.launch("compress", [closing, 1, 1], ROW_GROUP, &places, &arguments)?;
+    gpu.through_tables(memory, memory);
     let keep = CompressArgs { closing: 0, ..arguments };
     gpu.launch("compress", [n, 1, 1], ROW_GROUP, &places, &keep)
 }

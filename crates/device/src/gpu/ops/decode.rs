@@ -2,7 +2,7 @@
 
 use super::super::arguments::{ProductArgs, ShardsArgs};
 use super::super::record::Place;
-use super::super::{Gpu, Scratch, size, small};
+use super::super::{Gpu, Scratch, Shortcuts, size, small};
 use super::ROW_GROUP;
 use crate::{Error, Matrix};
 use ironstar_quant::{Activation, Format};
@@ -16,8 +16,6 @@ const SHORT_TILE: u32 = 17_408;
 const SHARD_COLUMNS_MAX: usize = 3584;
 /// Most units of sixteen bytes of a row: a thread of a group each.
 const UNITS_MAX: u32 = 512;
-/// Groups of 256 threads, and of 512, that a multiprocessor holds by their registers.
-const RESIDENT: [u32; 2] = [3, 1];
 /// Groups that keep a large card busy; small float products are cut finer.
 const RUNS: u64 = 128;
 /// Most rows of a group of floats.
@@ -38,15 +36,17 @@ pub(super) struct Plan {
     pub groups: u32,
 }
 
-/// The kernel of a format, and units of sixteen bytes of a block.
-fn integer_kernel(format: Format) -> Option<(&'static str, u32)> {
+/// The kernel of a format, units of sixteen bytes of a block, and how many groups of 256 and of 512
+/// threads a multiprocessor holds by the kernel's registers (`cargo xtask kernel-check` records
+/// them).
+fn integer_kernel(format: Format) -> Option<(&'static str, u32, [u32; 2])> {
     match format {
-        Format::Q4_0 => Some(("decode_q4_0", 1)),
-        Format::Q8_0 => Some(("decode_q8_0", 2)),
-        Format::Q2K => Some(("decode_q2_k", 4)),
-        Format::Q4K => Some(("decode_q4_k", 8)),
-        Format::Iq2Xxs => Some(("decode_iq2_xxs", 4)),
-        Format::Mxfp4 => Some(("decode_mxfp4", 1)),
+        Format::Q4_0 => Some(("decode_q4_0", 1, [3, 1])),
+        Format::Q8_0 => Some(("decode_q8_0", 2, [4, 2])),
+        Format::Q2K => Some(("decode_q2_k", 4, [2, 1])),
+        Format::Q4K => Some(("decode_q4_k", 8, [2, 1])),
+        Format::Iq2Xxs => Some(("decode_iq2_xxs", 4, [3, 1])),
+        Format::Mxfp4 => Some(("decode_mxfp4", 1, [3, 1])),
         _ => None,
     }
 }
@@ -56,7 +56,7 @@ fn runs(a: &ProductArgs, rows: u32) -> u32 {
 }
 
 fn integers(multiprocessors: u32, format: Format, a: &ProductArgs) -> Option<Plan> {
-    let (name, units) = integer_kernel(format)?;
+    let (name, units, resident) = integer_kernel(format)?;
     let elements = u32::try_from(format.info().block_elements).ok()?;
     let blocks = a.columns / elements;
     let threads = (blocks * units).next_power_of_two().max(32);
@@ -69,7 +69,7 @@ fn integers(multiprocessors: u32, format: Format, a: &ProductArgs) -> Option<Pla
     if rows * 8 * pitch > PLACES {
         return None;
     }
-    let resident = multiprocessors * RESIDENT[usize::from(group > 256)];
+    let resident = multiprocessors * resident[usize::from(group > 256)];
     let each = (resident / a.slots.saturating_mul(a.groups).max(1)).clamp(1, 1 << 15);
     Some(Plan { name, group, rows, groups: runs(a, rows).min(each) })
 }
@@ -115,11 +115,78 @@ pub(super) fn launch(
     // Float kernels do not read the groups, which may be more than fit.
     arguments.run = plan.rows | plan.groups << 16;
     let grid = [plan.groups, arguments.slots, arguments.groups];
-    // Behind the experts' ids are operands of tiles.
-    gpu.launch(plan.name, grid, plan.group, &places[..11], arguments)
+    // Behind the experts' ids is what scales the slots of a staged input.
+    gpu.launch(plan.name, grid, plan.group, &places[..12], arguments)
 }
 
-/// `[rows, matrix.rows, 8]`: the shards of a wide half-width matrix times few rows, if it is one.
+/// Most columns whose blocks a group holds; `STAGED_COLUMNS` of the kernels.
+const STAGED_COLUMNS: usize = 8192;
+
+/// Gate and up, of which the groups of a product make its int8 blocks themselves: the activation,
+/// times a weight for each slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staged {
+    pub gate: Place,
+    pub up: Place,
+    pub gains: Option<Place>,
+    pub limit: f32,
+}
+
+fn staged_kernel(format: Format) -> Option<&'static str> {
+    match format {
+        Format::Q2K => Some("staged_q2_k"),
+        Format::Q4K => Some("staged_q4_k"),
+        Format::Iq2Xxs => Some("staged_iq2_xxs"),
+        _ => None,
+    }
+}
+
+/// Whether this matrix has a kernel for one row that makes the input's blocks itself.
+pub(super) fn stages(gpu: &Gpu, operation: &'static str, matrix: Matrix) -> Result<bool, Error> {
+    let format = gpu.weights(operation, matrix)?.format();
+    let columns = small(operation, matrix.columns)?;
+    let arguments = ProductArgs { columns, slots: 1, groups: 1, ..ProductArgs::default() };
+    Ok(gpu.takes(Shortcuts::STAGED)
+        && staged_kernel(format).is_some()
+        && matrix.columns <= STAGED_COLUMNS
+        && plan(gpu.multiprocessors(), format, &arguments).is_some())
+}
+
+/// Records a planned launch whose groups make their input's blocks.
+pub(super) fn launch_staged(
+    gpu: &mut Gpu,
+    format: Format,
+    plan: &Plan,
+    staged: &Staged,
+    mut places: [Place; 13],
+    arguments: &mut ProductArgs,
+) -> Result<(), Error> {
+    let name = staged_kernel(format).expect("`stages` asked for the same");
+    places[8..10].copy_from_slice(&[staged.gate, staged.up]);
+    places[11] = staged.gains.unwrap_or(Place::NONE);
+    arguments.source = if staged.gains.is_some() { 2 } else { 1 };
+    arguments.bound = staged.limit;
+    launch(gpu, &Plan { name, ..*plan }, &places, arguments)
+}
+
+/// The kernel that makes the shards of a wide half-width matrix times few rows, if it is one.
+pub(super) fn shards_kernel(
+    gpu: &Gpu,
+    operation: &'static str,
+    matrix: Matrix,
+    rows: usize,
+) -> Result<Option<&'static str>, Error> {
+    let name = match gpu.weights(operation, matrix)?.format() {
+        Format::F16 => "shards_f16",
+        Format::Bf16 => "shards_bf16",
+        _ => return Ok(None),
+    };
+    let longest = 32 * (matrix.columns / 32).div_ceil(SHARDS);
+    let fits = matrix.columns.is_multiple_of(32) && longest <= SHARD_COLUMNS_MAX && rows <= 1;
+    Ok(fits.then_some(name))
+}
+
+/// `[rows, matrix.rows, 8]`: those shards.
 pub(super) fn shards(
     gpu: &mut Gpu,
     operation: &'static str,
@@ -127,20 +194,11 @@ pub(super) fn shards(
     x: Place,
     rows: usize,
 ) -> Result<Option<Place>, Error> {
+    let Some(name) = shards_kernel(gpu, operation, matrix, rows)? else { return Ok(None) };
     let weights = gpu.weights(operation, matrix)?;
-    let name = match weights.format() {
-        Format::F16 => "shards_f16",
-        Format::Bf16 => "shards_bf16",
-        _ => return Ok(None),
-    };
-    let columns = matrix.columns;
-    let longest = 32 * (columns / 32).div_ceil(SHARDS);
-    if !columns.is_multiple_of(32) || longest > SHARD_COLUMNS_MAX || rows > 1 {
-        return Ok(None);
-    }
     let out = gpu.scratch(Scratch::Mixes, size(&[rows, matrix.rows, SHARDS, 4]))?;
-    let arguments =
-        ShardsArgs { rows: small(operation, matrix.rows)?, columns: small(operation, columns)? };
+    let (all, columns) = (small(operation, matrix.rows)?, small(operation, matrix.columns)?);
+    let arguments = ShardsArgs { rows: all, columns };
     let grid = [8, arguments.rows.div_ceil(4), small(operation, rows)?];
     let places = [Place::At(weights.address), x, out];
     gpu.launch(name, grid, ROW_GROUP, &places, &arguments)?;

@@ -4,7 +4,8 @@ use super::super::arguments::{ActivateArgs, CellsArgs, RouteArgs, SortArgs, Tile
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, Weights, check, size, small};
-use super::products::{INPUTS, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
+use super::decode::{self, Staged};
+use super::products::{INPUTS, Input, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
 use super::{GROUP, ROW_GROUP, SIMDGROUPS, big};
 use crate::{Cells, Error, Experts, Ffn, Matrix, Route, RouteBy};
 use ironstar_quant::Activation;
@@ -139,18 +140,23 @@ impl Half<'_> {
         let outputs = [(ffn.gate, gate), (ffn.up, up)];
         let activations = [weights[0].activation(), weights[1].activation()];
         if activations[0] == activations[1] {
-            let x = inputs.get(gpu, activations[0], x, shape)?;
+            let x = Input::Made(inputs.get(gpu, activations[0], x, shape)?);
             product(gpu, &product_of(&outputs, x, self.per_row, 1))?;
         } else {
             for (output, activation) in outputs.chunks(1).zip(activations) {
-                let x = inputs.get(gpu, activation, x, shape)?;
+                let x = Input::Made(inputs.get(gpu, activation, x, shape)?);
                 product(gpu, &product_of(output, x, self.per_row, 1))?;
             }
         }
-        let x = self.activate(gpu, [gate, up], inner, limit)?;
         let planes = self.planes_out as usize;
         let out = gpu.scratch(self.scratch[4], size(&[self.slots, planes, down.rows, 4]))?;
         let outputs = [(down, out)];
+        let whole = gpu.rows.len() == 1 && self.matrices.ways == 1;
+        let staged = whole && decode::stages(gpu, operation, down)?;
+        let x = match staged {
+            true => Input::Staged(Staged { gate, up, gains: self.gains, limit }),
+            false => Input::Made(self.activate(gpu, [gate, up], inner, limit)?),
+        };
         product(gpu, &product_of(&outputs, x, 1, self.planes_out))?;
         Ok(out)
     }
@@ -290,7 +296,7 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts, cells: Cells) -> Res
         ],
         planes_out: 8,
     };
-    let shards = half.run(gpu, &mut inputs, x, [n, d], a.limit)?;
+    let shards = gpu.beside(|gpu| half.run(gpu, &mut inputs, x, [n, d], a.limit))?;
     let half = Half {
         matrices: routed,
         slots,

@@ -1,6 +1,7 @@
 //! Query heads, key/value rows, the window ring.
 
 use super::super::arguments::{HeadArgs, KvArgs, WindowArgs};
+use super::super::lanes::hidden;
 use super::super::store::Ask;
 use super::super::{Gpu, check, size, small};
 use super::GROUP;
@@ -77,7 +78,7 @@ pub(in super::super) fn kv_rows(gpu: &mut Gpu, a: &KvRows) -> Result<(), Error> 
         pad: 0,
     };
     let grid = [gpu.n(), 1, 1];
-    gpu.launch("kv_rows", grid, GROUP, &[x, norm, table, out], &arguments)
+    gpu.beside(|gpu| gpu.launch("kv_rows", grid, GROUP, &[x, norm, table, out], &arguments))
 }
 
 pub(in super::super) fn store_window(gpu: &mut Gpu, a: &StoreWindow<'_>) -> Result<(), Error> {
@@ -103,5 +104,6 @@ pub(in super::super) fn store_window(gpu: &mut Gpu, a: &StoreWindow<'_>) -> Resu
     };
     let places = [kv, gpu.positions(), gpu.span_of(), gpu.spans(), gpu.table(rings)];
     let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
-    gpu.launch("store_window", grid, GROUP, &places, &arguments)
+    gpu.through_tables(0, hidden::RINGS);
+    gpu.beside(|gpu| gpu.launch("store_window", grid, GROUP, &places, &arguments))
 }

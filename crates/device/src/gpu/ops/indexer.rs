@@ -1,8 +1,9 @@
 //! The indexer.
 
 use super::super::arguments::IndexArgs;
+use super::super::lanes::hidden;
 use super::super::store::Ask;
-use super::super::{Gpu, Scratch, check, size, small};
+use super::super::{FEW_ROWS, Gpu, Scratch, Shortcuts, check, size, small};
 use super::GROUP;
 use super::heads::check_row;
 use crate::{Element, Error, IndexSelect};
@@ -12,6 +13,8 @@ const OPERATION: &str = "index_select";
 
 /// Scores that are held at a time, in elements; bounds the memory of a long prefill.
 const SCORES_MAX: usize = 1 << 26;
+/// Threads of a group that scores few rows: a simdgroup an eighth of the heads.
+const FEW_GROUP: u32 = 256;
 /// Threads of a group that chooses.
 const CHOOSE_GROUP: u32 = 512;
 
@@ -83,7 +86,8 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
     let scoring = keys_max > a.top_k;
     if scoring {
         let places = [q, table, positions, queries];
-        gpu.launch("index_queries", [heads, gpu.n(), 1], GROUP, &places, &arguments)?;
+        let grid = [heads, gpu.n(), 1];
+        gpu.beside(|gpu| gpu.launch("index_queries", grid, GROUP, &places, &arguments))?;
     }
     let batch = (SCORES_MAX / keys_max.max(1)).clamp(1, n);
     let scores = gpu.scratch(Scratch::Scores, size(&[batch, keys_max, 4]))?;
@@ -91,16 +95,20 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
         let count = small(OPERATION, batch.min(n - first))?;
         arguments.row0 = small(OPERATION, first)?;
         if scoring {
-            let (name, q) = match fp4_rows {
-                true => ("index_scores_fp4", queries),
-                false => ("index_scores_f32", q),
+            let few = n <= FEW_ROWS && gpu.takes(Shortcuts::INDEX);
+            let (name, q, keys, group) = match fp4_rows {
+                true if few => ("index_scores_few", queries, 32, FEW_GROUP),
+                true => ("index_scores_fp4", queries, GROUP, GROUP),
+                false => ("index_scores_f32", q, GROUP, GROUP),
             };
             let places = [q, weights, positions, span_of, rows, scores];
-            let grid = [arguments.stride.div_ceil(GROUP), count, 1];
-            gpu.launch(name, grid, GROUP, &places, &arguments)?;
+            let grid = [arguments.stride.div_ceil(keys), count, 1];
+            gpu.through_tables(hidden::INDEX, 0);
+            gpu.beside(|gpu| gpu.launch(name, grid, group, &places, &arguments))?;
         }
         let places = [scores, positions, out];
-        gpu.launch("index_choose", [count, 1, 1], CHOOSE_GROUP, &places, &arguments)?;
+        let grid = [count, 1, 1];
+        gpu.beside(|gpu| gpu.launch("index_choose", grid, CHOOSE_GROUP, &places, &arguments))?;
     }
     Ok(())
 }

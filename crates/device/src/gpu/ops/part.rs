@@ -10,7 +10,7 @@ use super::super::arguments::{CellsPartArgs, LocalArgs, PairsArgs, RepeatArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Folded, Gpu, Scratch, Weights, check, size, small};
-use super::products::{Product, product};
+use super::products::{Input, Product, product};
 use super::{GROUP, SIMDGROUPS};
 use crate::{Backend, Buffer, Cells, Error, Matrix, MatrixSource, Project};
 use ironstar_quant::Activation;
@@ -148,7 +148,7 @@ pub(super) fn project(
         _ => (8, gpu.scratch(Scratch::PartShards, size(&[len, 2, 4]))?),
     };
     let outputs = [(folded.matrix, made)];
-    let plain = Product::plain(operation, &outputs, x, a.rows);
+    let plain = Product::plain(operation, &outputs, Input::Made(x), a.rows);
     product(gpu, &Product { planes_out, ..plain })?;
     if made == out {
         return Ok(());

@@ -38,14 +38,22 @@ pub(super) struct Stacked {
     pub sorted: Option<Sorted>,
 }
 
+/// What a product multiplies with.
+#[derive(Clone, Copy)]
+pub(super) enum Input {
+    /// Codes and scales, or floats and nothing.
+    Made([Place; 2]),
+    /// Gate and up, of which a kernel for one row makes the blocks itself.
+    Staged(decode::Staged),
+}
+
 /// Products of equal rows.
 #[derive(Clone, Copy)]
 pub(super) struct Product<'a> {
     pub operation: &'static str,
     /// Matrices of equal column counts and activations with their outputs.
     pub outputs: &'a [(Matrix, Place)],
-    /// Codes and scales, or floats and nothing.
-    pub x: [Place; 2],
+    pub x: Input,
     /// Outputs a group.
     pub slots: usize,
     /// Slot s of group g is input s * groups + g and meets the g-th part of the rows.
@@ -62,7 +70,7 @@ impl<'a> Product<'a> {
     pub fn plain(
         operation: &'static str,
         outputs: &'a [(Matrix, Place)],
-        x: [Place; 2],
+        x: Input,
         rows: usize,
     ) -> Self {
         Product {
@@ -222,10 +230,18 @@ fn launch(
         places[2 * index] = Place::At(weights.address);
         places[2 * index + 1] = *out;
     }
-    places[8..10].copy_from_slice(&p.x);
     if let Some(Stacked { ids, .. }) = p.stacked {
         places[10] = ids;
     }
+    let made = match p.x {
+        Input::Made(made) => made,
+        Input::Staged(staged) => {
+            let plan = decode::plan(gpu.multiprocessors(), format, &arguments);
+            let plan = plan.expect("`decode::stages` asked for the same");
+            return decode::launch_staged(gpu, format, &plan, &staged, places, &mut arguments);
+        }
+    };
+    places[8..10].copy_from_slice(&made);
     let alone = p.stacked.map_or(p.slots == 1, |stacked| stacked.sorted.is_none());
     if let Some(plan) = decode::plan(gpu.multiprocessors(), format, &arguments).filter(|_| alone) {
         return decode::launch(gpu, &plan, &places, &mut arguments);
@@ -246,7 +262,7 @@ fn launch(
     }
     if let Some(kernel) = large {
         let inputs = size(&[p.slots / p.per_row.max(1), p.groups]);
-        places[10] = super::big::sums(gpu, format, p.x[0], [inputs, first.columns])?;
+        places[10] = super::big::sums(gpu, format, made[0], [inputs, first.columns])?;
         let grid = super::big::grid(&kernel, &mut arguments, small(operation, tiles)?);
         let (name, group) = (kernel.name, kernel.group);
         return launch_checked(gpu, operation, name, grid, group, &places, &arguments);
@@ -303,10 +319,16 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
             None => by_activation.push((activation, vec![(*matrix, out)])),
         }
     }
+    // Floats that other matrices leave alone are not waited for by anything near.
+    let several = by_activation.len() > 1;
     let mut inputs = Inputs::default();
     for (activation, outputs) in by_activation {
-        let x = inputs.get(gpu, activation, x, [a.rows, columns])?;
-        product(gpu, &Product::plain(operation, &outputs, x, a.rows))?;
+        let x = Input::Made(inputs.get(gpu, activation, x, [a.rows, columns])?);
+        let p = Product::plain(operation, &outputs, x, a.rows);
+        match several && activation == Activation::F32 {
+            true => gpu.beside(|gpu| product(gpu, &p))?,
+            false => product(gpu, &p)?,
+        }
     }
     Ok(())
 }
@@ -327,7 +349,7 @@ pub(in super::super) fn project_grouped(gpu: &mut Gpu, a: &ProjectGrouped) -> Re
     gpu.counters.dense_bytes += weights.matrix_bytes;
     let shape = [n * a.groups, matrix.columns];
     let outputs = [(matrix, out)];
-    let x = Inputs::default().get(gpu, weights.activation(), x, shape)?;
+    let x = Input::Made(Inputs::default().get(gpu, weights.activation(), x, shape)?);
     let plain = Product::plain(operation, &outputs, x, n);
     product(gpu, &Product { groups: a.groups, ..plain })
 }

@@ -1,14 +1,16 @@
 //! Embedding, hyper-connections, norms, row copies.
 
-use super::super::arguments::{EmbedArgs, GatherArgs, HcArgs, RmsArgs, SpreadArgs, SteerArgs};
+use super::super::arguments::{
+    EmbedArgs, GatherArgs, HcArgs, RmsArgs, ShardsArgs, SpreadArgs, SteerArgs,
+};
 use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{Gpu, Scratch, check, size, small};
-use super::products::{Product, product};
+use super::super::{FEW_ROWS, Gpu, Pending, Scratch, Shortcuts, check, size, small};
+use super::products::{Input, Product, product};
 use super::{GROUP, ROW_GROUP, STREAMS_GROUP, big, decode};
 use crate::{
-    AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre, HcWeights, RmsNorm,
-    Steer,
+    AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre, HcWeights, Matrix,
+    RmsNorm, Steer,
 };
 use ironstar_quant::{Activation, Format};
 
@@ -82,16 +84,13 @@ pub(in super::super) fn rms_norm(gpu: &mut Gpu, a: &RmsNorm) -> Result<(), Error
     gpu.launch("rms_norm_blocks", grid, ROW_GROUP, &places, &arguments)
 }
 
-/// The coefficients of all streams before they are split: `[rows, matrix.rows]`, or with another
-/// number than 0 as the second, eight shards of each (`HcArgs`).
-fn mixes(
-    gpu: &mut Gpu,
+/// The matrix that mixes these streams.
+fn check_mixes(
     operation: &'static str,
     weights: &HcWeights,
-    x: Place,
-    [rows, streams, width]: [usize; 3],
+    [streams, width]: [usize; 2],
     wanted: usize,
-) -> Result<(Place, u32), Error> {
+) -> Result<Matrix, Error> {
     let matrix = weights.matrix;
     let columns = size(&[streams, width]);
     check(
@@ -100,6 +99,19 @@ fn mixes(
         || format!("a matrix of {} x {}", matrix.rows, matrix.columns),
         &format!("{streams} streams of {width} need {wanted} x {columns}"),
     )?;
+    Ok(matrix)
+}
+
+/// The coefficients of all streams before they are split: `[rows, matrix.rows]`, or with another
+/// number than 0 as the second, eight shards of each (`HcArgs`).
+fn mixes(
+    gpu: &mut Gpu,
+    operation: &'static str,
+    weights: &HcWeights,
+    x: Place,
+    rows: usize,
+) -> Result<(Place, u32), Error> {
+    let matrix = weights.matrix;
     let own = gpu.weights(operation, matrix)?;
     check(
         operation,
@@ -111,16 +123,16 @@ fn mixes(
     if let Some(shards) = decode::shards(gpu, operation, matrix, x, rows)? {
         return Ok((shards, 1));
     }
-    if big::apart(gpu, own.format(), columns, rows) {
-        let out = gpu.scratch(Scratch::Mixes, size(&[rows, 8, wanted, 4]))?;
+    if big::apart(gpu, own.format(), matrix.columns, rows) {
+        let out = gpu.scratch(Scratch::Mixes, size(&[rows, 8, matrix.rows, 4]))?;
         let outputs = [(matrix, out)];
-        let plain = Product::plain(operation, &outputs, [x, Place::NONE], rows);
+        let plain = Product::plain(operation, &outputs, Input::Made([x, Place::NONE]), rows);
         product(gpu, &Product { planes_out: 8, ..plain })?;
-        return Ok((out, small(operation, wanted)?));
+        return Ok((out, small(operation, matrix.rows)?));
     }
-    let out = gpu.scratch(Scratch::Mixes, size(&[rows, wanted, 4]))?;
+    let out = gpu.scratch(Scratch::Mixes, size(&[rows, matrix.rows, 4]))?;
     let outputs = [(matrix, out)];
-    product(gpu, &Product::plain(operation, &outputs, [x, Place::NONE], rows))?;
+    product(gpu, &Product::plain(operation, &outputs, Input::Made([x, Place::NONE]), rows))?;
     Ok((out, 0))
 }
 
@@ -138,7 +150,22 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     let post = gpu.f32(ask("post"), a.post, n * s)?;
     let comb = gpu.f32(ask("comb"), a.comb, n * s * s)?;
     check(operation, a.iterations > 0, || "no Sinkhorn pass".to_owned(), "at least one")?;
-    let (mixes, shards) = mixes(gpu, operation, &a.weights, x, [n, s, width], count)?;
+    let matrix = check_mixes(operation, &a.weights, [s, width], count)?;
+    let ahead = match gpu.weights(operation, matrix)?.activation() {
+        Activation::F32 => spread_and_mix(gpu, &a.weights, x)?,
+        _ => None,
+    };
+    let (from, mixes, shards) = match ahead {
+        Some([next, shards]) => {
+            gpu.counters.dense_bytes += gpu.weights(operation, matrix)?.matrix_bytes;
+            (next, shards, 1)
+        }
+        None => {
+            let (mixes, shards) = mixes(gpu, operation, &a.weights, x, n)?;
+            (x, mixes, shards)
+        }
+    };
+    let few = n <= FEW_ROWS;
     let arguments = HcArgs {
         streams: small(operation, s)?,
         width: small(operation, width)?,
@@ -146,21 +173,21 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
         norm_eps: a.norm_eps,
         hc_eps: a.hc_eps,
         shards,
+        split: u32::from(few),
     };
-    let mut places = [Place::NONE; 12];
-    places[..8].copy_from_slice(&[x, mixes, base, scale, norm, out, post, comb]);
+    let mut places = [Place::NONE; 13];
+    places[..8].copy_from_slice(&[from, mixes, base, scale, norm, out, post, comb]);
     let grid = [gpu.n(), 1, 1];
-    // Kernels of `fast/streams.k` have the same sums for the widths of known models, and leave the
-    // result as blocks too.
-    let name = match (s, width) {
-        (4, 1024) => "hc_pre_1024",
-        (4, 4096) => "hc_pre_4096",
-        (4, 7168) => "hc_pre_7168",
-        _ => return gpu.launch("hc_pre", grid, STREAMS_GROUP, &places[..8], &arguments),
+    let Some(name) = registers_kernel(s, width) else {
+        return gpu.launch("hc_pre", grid, STREAMS_GROUP, &places[..8], &arguments);
     };
     let blocks = gpu.prepare(out, [n, width])?;
-    places[8..].copy_from_slice(&blocks);
-    gpu.launch(name, grid, STREAMS_GROUP, &places, &arguments)
+    places[8..12].copy_from_slice(&blocks);
+    // A second group makes the coefficients of the spread, a third moves the streams to their
+    // place.
+    let parts = if ahead.is_some() { 3 } else { 1 + arguments.split };
+    places[12] = x;
+    gpu.launch(name, [gpu.n(), parts, 1], STREAMS_GROUP, &places, &arguments)
 }
 
 pub(in super::super) fn hc_head(gpu: &mut Gpu, a: &HcHead) -> Result<(), Error> {
@@ -173,7 +200,8 @@ pub(in super::super) fn hc_head(gpu: &mut Gpu, a: &HcHead) -> Result<(), Error> 
     let scale = gpu.f32(ask("scale"), a.weights.scale, 1)?;
     let norm = gpu.f32(ask("norm"), a.norm, width)?;
     let out = gpu.f32(ask("out"), a.out, size(&[n, width]))?;
-    let (mixes, shards) = mixes(gpu, operation, &a.weights, x, [n, s, width], s)?;
+    check_mixes(operation, &a.weights, [s, width], s)?;
+    let (mixes, shards) = mixes(gpu, operation, &a.weights, x, n)?;
     let arguments = HcArgs {
         streams: small(operation, s)?,
         width: small(operation, width)?,
@@ -181,6 +209,7 @@ pub(in super::super) fn hc_head(gpu: &mut Gpu, a: &HcHead) -> Result<(), Error> 
         norm_eps: a.norm_eps,
         hc_eps: a.hc_eps,
         shards,
+        split: 0,
     };
     let places = [x, mixes, base, scale, norm, out];
     let grid = [small(operation, n)?, 1, 1];
@@ -197,8 +226,62 @@ pub(in super::super) fn hc_post(gpu: &mut Gpu, a: &HcPost) -> Result<(), Error> 
     let comb = gpu.f32(ask("comb"), a.comb, n * s * s)?;
     let x = gpu.f32(ask("x"), a.x, size(&[n, s, width]))?;
     let arguments = SpreadArgs { streams: small(operation, s)?, width: small(operation, width)? };
-    let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
-    gpu.launch("hc_post", grid, GROUP, &[z, x, post, comb], &arguments)
+    let pending = Pending { places: [z, x, post, comb], arguments };
+    gpu.settle()?;
+    if n == 1 && registers_kernel(s, width).is_some() && gpu.takes(Shortcuts::SPREAD) {
+        gpu.pending = Some(pending);
+        return Ok(());
+    }
+    spread(gpu, &pending)
+}
+
+/// Records a spread by itself.
+pub(in super::super) fn spread(gpu: &mut Gpu, pending: &Pending) -> Result<(), Error> {
+    let grid = [pending.arguments.width.div_ceil(GROUP), gpu.n(), 1];
+    gpu.launch("hc_post", grid, GROUP, &pending.places, &pending.arguments)
+}
+
+/// The shards of a mixing matrix times the streams as a pending spread leaves them, and those
+/// streams in scratch memory; `None`: there is no pending spread of these streams, or no kernel.
+fn spread_and_mix(
+    gpu: &mut Gpu,
+    weights: &HcWeights,
+    x: Place,
+) -> Result<Option<[Place; 2]>, Error> {
+    let Some(Pending { places: [z, own, post, comb], arguments }) = gpu.pending else {
+        return Ok(None);
+    };
+    let (matrix, operation) = (weights.matrix, "hc_pre");
+    let Some(name) = decode::shards_kernel(gpu, operation, matrix, 1)? else { return Ok(None) };
+    let spread = size(&[arguments.streams as usize, arguments.width as usize]);
+    if own != x || matrix.columns != spread {
+        return Ok(None);
+    }
+    let name = if name == "shards_f16" { "post_shards_f16" } else { "post_shards_bf16" };
+    // Scratch memory that has to grow runs what was recorded, the spread with it.
+    let next = gpu.scratch(Scratch::Streams, size(&[matrix.columns, 4]))?;
+    let out = gpu.scratch(Scratch::Mixes, size(&[matrix.rows, 8, 4]))?;
+    if gpu.pending.take().is_none() {
+        return Ok(None);
+    }
+    let own = gpu.weights(operation, matrix)?;
+    let arguments =
+        ShardsArgs { rows: small(operation, matrix.rows)?, columns: small(operation, spread)? };
+    let places = [Place::At(own.address), z, x, post, comb, next, out];
+    let grid = [8, arguments.rows.div_ceil(4), 1];
+    gpu.launch(name, grid, ROW_GROUP, &places, &arguments)?;
+    Ok(Some([next, out]))
+}
+
+/// Kernels of `fast/streams.k` have the sums of `hc_pre` for the widths of known models, and leave
+/// the result as blocks too.
+fn registers_kernel(streams: usize, width: usize) -> Option<&'static str> {
+    match (streams, width) {
+        (4, 1024) => Some("hc_pre_1024"),
+        (4, 4096) => Some("hc_pre_4096"),
+        (4, 7168) => Some("hc_pre_7168"),
+        _ => None,
+    }
 }
 
 pub(in super::super) fn add_to_streams(gpu: &mut Gpu, a: &AddToStreams) -> Result<(), Error> {

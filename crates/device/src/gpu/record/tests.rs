@@ -54,6 +54,14 @@ impl Driver for Log {
         self.lines.push("begin".into());
         Ok(true)
     }
+    fn lane(&mut self, lane: usize, behind: &[usize]) -> Result<(), Error> {
+        self.lines.push(format!("lane {lane} behind {behind:?}"));
+        Ok(())
+    }
+    fn mark(&mut self, mark: usize) -> Result<(), Error> {
+        self.lines.push(format!("mark {mark}"));
+        Ok(())
+    }
     fn end_capture(&mut self) -> Result<Graph, Error> {
         self.graphs += 1;
         self.lines.push("end".into());
@@ -78,7 +86,14 @@ fn step(recorder: &mut Recorder, log: &mut Log, data: &[u8], grid: u32) -> Vec<S
     let first = recorder.put([7]);
     let place = recorder.put(data.iter().copied());
     assert_eq!((first, place), (Place::Step(0), Place::Step(16)));
-    recorder.push(Kernel(3), [grid, 1, 1], 32, &[Place::At(Address(9)), place], &[1, 2]);
+    recorder.push(
+        Kernel(3),
+        [grid, 1, 1],
+        32,
+        &[Place::At(Address(9)), place],
+        &[1, 2],
+        Access::default(),
+    );
     recorder.flush(log).expect("no errors");
     std::mem::take(&mut log.lines)
 }
@@ -122,7 +137,7 @@ fn moved_data_drops_graphs() {
 fn nothing_is_nothing() {
     let (mut recorder, mut log) = (recorder(), Log::default());
     recorder.begin();
-    recorder.push(Kernel(0), [1, 0, 1], 32, &[], &[]);
+    recorder.push(Kernel(0), [1, 0, 1], 32, &[], &[], Access::default());
     recorder.flush(&mut log).expect("no errors");
     assert_eq!(log.lines, Vec::<String>::new());
 }
@@ -136,4 +151,37 @@ fn lists_are_forgotten() {
         step(&mut recorder, &mut log, &[0], grid);
     }
     assert!(recorder.known.len() <= KNOWN_MAX, "{} lists", recorder.known.len());
+}
+
+/// A list is captured on the lanes that its plan has, and all of them meet at the end.
+#[test]
+fn lanes_are_captured() {
+    let (mut recorder, mut log) = (recorder(), Log::default());
+    recorder.lanes = true;
+    let beside = Access { beside: true, writes: 2, ..Access::default() };
+    let [x, y] = [Place::At(Address(1 << 32)), Place::At(Address(2 << 32))];
+    for _ in 0..2 {
+        log.lines.clear();
+        recorder.begin();
+        recorder.push(Kernel(1), [1; 3], 32, &[x], &[], Access { writes: 1, ..Access::default() });
+        recorder.push(Kernel(2), [1; 3], 32, &[x, y], &[], beside);
+        recorder.push(Kernel(3), [1; 3], 32, &[x], &[], Access::default());
+        recorder.flush(&mut log).expect("no errors");
+    }
+    let wanted = [
+        "upload []",
+        "begin",
+        "lane 0 behind []",
+        "launch 1 [1, 1, 1] [0] []",
+        "mark 0",
+        "lane 1 behind [0]",
+        "launch 2 [1, 1, 1] [0, 0] []",
+        "mark 1",
+        "lane 0 behind []",
+        "launch 3 [1, 1, 1] [0] []",
+        "lane 0 behind [1]",
+        "end",
+        "replay 1",
+    ];
+    assert_eq!(log.lines, wanted);
 }

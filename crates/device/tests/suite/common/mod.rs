@@ -22,7 +22,11 @@ impl Bench {
 
     /// The GPU's kernels on the host driver.
     pub fn gpu() -> Self {
-        let gpu = Gpu::host(GpuConfig::default());
+        Bench::gpu_with(GpuConfig::default())
+    }
+
+    pub fn gpu_with(config: GpuConfig) -> Self {
+        let gpu = Gpu::host(config);
         Bench::over(Box::new(gpu.unwrap_or_else(|error| panic!("{error}"))))
     }
 

@@ -11,9 +11,9 @@ fn arguments(columns: u32, rows: [u32; 4], slots: u32) -> ProductArgs {
 fn large_matrices_are_shared_out_and_small_ones_are_cut_fine() {
     let q8 = |columns, rows| plan(132, Format::Q8_0, &arguments(columns, [rows, 0, 0, 0], 1));
     let name = "decode_q8_0";
-    assert_eq!(q8(4096, 129_280), Some(Plan { name, group: 256, rows: 4, groups: 396 }));
-    assert_eq!(q8(1024, 32_768), Some(Plan { name, group: 256, rows: 16, groups: 396 }));
-    assert_eq!(q8(8192, 4096), Some(Plan { name, group: 512, rows: 4, groups: 132 }));
+    assert_eq!(q8(4096, 129_280), Some(Plan { name, group: 256, rows: 4, groups: 528 }));
+    assert_eq!(q8(1024, 32_768), Some(Plan { name, group: 256, rows: 16, groups: 528 }));
+    assert_eq!(q8(8192, 4096), Some(Plan { name, group: 512, rows: 4, groups: 264 }));
     assert_eq!(q8(4096, 512), Some(Plan { name, group: 256, rows: 4, groups: 128 }));
     assert_eq!(q8(16_384, 512), None, "a row has more units than a group has threads");
     let experts = plan(132, Format::Iq2Xxs, &arguments(4096, [2048, 2048, 0, 0], 6));

@@ -1,0 +1,61 @@
+//! Ways to record a step in fewer or overlapping launches, each of which can be left out for
+//! diagnosis. None changes a bit of a result.
+
+use crate::Error;
+
+/// A set of shortcuts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shortcuts(u8);
+
+/// Names as in `--debug disable=NAME`, by bit.
+const NAMES: [&str; 4] = ["lanes", "staged", "spread", "index"];
+
+impl Shortcuts {
+    /// None of them.
+    pub const NONE: Shortcuts = Shortcuts(0);
+    /// Launches of a graph run beside each other.
+    pub const LANES: Shortcuts = Shortcuts(1);
+    /// The down product of one row's experts activates gate and up itself.
+    pub const STAGED: Shortcuts = Shortcuts(2);
+    /// A spread over the streams is made by the mix that follows it.
+    pub const SPREAD: Shortcuts = Shortcuts(4);
+    /// The indexer shares a key's heads out among simdgroups.
+    pub const INDEX: Shortcuts = Shortcuts(8);
+
+    /// Whether all of the others are in it.
+    #[must_use]
+    pub fn contains(self, others: Shortcuts) -> bool {
+        self.0 & others.0 == others.0
+    }
+
+    /// Those of both.
+    #[must_use]
+    pub fn with(self, others: Shortcuts) -> Shortcuts {
+        Shortcuts(self.0 | others.0)
+    }
+
+    /// The shortcut of a name.
+    pub fn named(name: &str) -> Result<Shortcuts, Error> {
+        let index = NAMES.iter().position(|own| *own == name);
+        index.map(|index| Shortcuts(1 << index)).ok_or_else(|| Error::Unsupported {
+            found: format!("the shortcut {name:?}"),
+            wanted: format!("one of {}", NAMES.join(", ")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NAMES, Shortcuts};
+
+    #[test]
+    fn every_name_is_another_one() {
+        let all = [Shortcuts::LANES, Shortcuts::STAGED, Shortcuts::SPREAD, Shortcuts::INDEX];
+        for (name, own) in NAMES.iter().zip(all) {
+            assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);
+            assert!(!Shortcuts::NONE.contains(own) && Shortcuts::NONE.with(own).contains(own));
+        }
+        let error = Shortcuts::named("all").expect_err("no such shortcut").to_string();
+        assert!(error.contains("lanes, staged, spread, index"), "{error}");
+    }
+}

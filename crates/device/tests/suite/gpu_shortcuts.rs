@@ -1,0 +1,168 @@
+//! Shortcuts of a step of one row change no bit: each one left out, and launches that may run
+//! beside each other in another order.
+
+use crate::common::{Bench, Numbers, bits, encode};
+use ironstar_device::*;
+use ironstar_quant::Format;
+use std::sync::Arc;
+
+/// Formats of router, gate and up, down, and of the shared expert.
+const MIXES: [[Format; 4]; 2] = [
+    [Format::F16, Format::Iq2Xxs, Format::Q2K, Format::Q8_0],
+    [Format::Bf16, Format::Mxfp4, Format::Mxfp4, Format::F16],
+];
+
+const WIDTH: usize = 1024;
+const INNER: usize = 256;
+const EXPERTS: usize = 3;
+const TOP_K: usize = 2;
+
+/// Three sublayers of a row: mix, router, experts, spread; the bits of the streams and of each
+/// sublayer's output. Encoded matrices are kept for the next call.
+fn sublayers(
+    mut bench: Bench,
+    [router, gate, down, shared]: [Format; 4],
+    encoded: &mut Vec<Arc<Vec<u8>>>,
+) -> Vec<Vec<u32>> {
+    let mut numbers = Numbers(11);
+    bench.cpu.begin(&Step::single(&[3], 0)).expect("a step");
+    let mut count = 0;
+    let mut matrix = |bench: &mut Bench, format: Format, shape: [usize; 3]| {
+        if count == encoded.len() {
+            encoded.push(encode(format, &numbers.floats(shape.iter().product(), 0.1)));
+        }
+        count += 1;
+        bench.encoded(format, shape, encoded[count - 1].clone())
+    };
+    let mixing = matrix(&mut bench, Format::F16, [1, 24, 4 * WIDTH]);
+    let logits = matrix(&mut bench, router, [1, EXPERTS, WIDTH]);
+    let mut ffn = |bench: &mut Bench, stack, [gate, down]: [Format; 2]| Ffn {
+        gate: matrix(bench, gate, [stack, INNER, WIDTH]),
+        up: matrix(bench, gate, [stack, INNER, WIDTH]),
+        down: matrix(bench, down, [stack, WIDTH, INNER]),
+    };
+    let (routed, shared) =
+        (ffn(&mut bench, EXPERTS, [gate, down]), ffn(&mut bench, 1, [shared, shared]));
+    let mut numbers = Numbers(12);
+    let x = bench.floats(&numbers.floats(4 * WIDTH, 1.0));
+    let norm = bench.floats(&numbers.floats(WIDTH, 1.0));
+    let base = bench.floats(&numbers.floats(24, 0.5));
+    let (scale, bias) = (bench.floats(&[0.7, 1.1, 0.9]), bench.floats(&[0.0; EXPERTS]));
+    let [y, z] = [WIDTH, WIDTH].map(|len| bench.zeros(len));
+    let [post, comb, scores, weights] = [4, 16, EXPERTS, TOP_K].map(|len| bench.zeros(len));
+    let ids = bench.empty(Element::U32, TOP_K);
+    let hc = HcWeights { matrix: mixing, base, scale };
+    let mut seen = Vec::new();
+    for turn in 0..3 {
+        let (norm_eps, hc_eps, iterations) = (1e-6, 1e-6, 4);
+        let pre = HcPre {
+            x,
+            streams: 4,
+            weights: hc,
+            norm,
+            norm_eps,
+            hc_eps,
+            iterations,
+            out: y,
+            post,
+            comb,
+        };
+        bench.cpu.hc_pre(&pre).expect("fits");
+        bench.cpu.project(&Project { x: y, rows: 1, outputs: &[(logits, scores)] }).expect("fits");
+        let route = Route {
+            logits: scores,
+            experts: EXPERTS,
+            by: RouteBy::Score { bias },
+            top_k: TOP_K,
+            scale: 1.5,
+            ids,
+            weights,
+        };
+        bench.cpu.route(&route).expect("fits");
+        let (limit, top_k) = (2.0, TOP_K);
+        let sum = Experts { x: y, routed, shared, ids, weights, top_k, limit, out: z };
+        bench.cpu.experts(&sum).expect("fits");
+        let spread = HcPost { z, x, streams: 4, width: WIDTH, post, comb };
+        bench.cpu.hc_post(&spread).expect("fits");
+        if turn == 1 {
+            // What is read between two sublayers is there.
+            seen.push(bits(&bench.read(x)));
+        }
+    }
+    seen.extend([x, y, z, post, comb].map(|buffer| bits(&bench.read(buffer))));
+    assert!(seen.iter().flatten().all(|v| f32::from_bits(*v).is_finite()), "finite numbers");
+    seen
+}
+
+#[test]
+fn no_shortcut_changes_a_bit() {
+    let all =
+        ["lanes", "staged", "spread", "index"].map(|name| Shortcuts::named(name).expect(name));
+    let none = all.into_iter().fold(Shortcuts::NONE, Shortcuts::with);
+    for mix in MIXES {
+        let mut encoded = Vec::new();
+        let mut run = |disabled, reorder| {
+            let config = GpuConfig { disabled, reorder, ..GpuConfig::default() };
+            sublayers(Bench::gpu_with(config), mix, &mut encoded)
+        };
+        let wanted = run(none, false);
+        let taken = run(Shortcuts::NONE, false);
+        assert!(taken == wanted, "all shortcuts with {mix:?}");
+        assert!(run(Shortcuts::NONE, true) == wanted, "another order with {mix:?}");
+    }
+}
+
+/// Names of the kernels that a spread, a mix and a sum of experts of one row run.
+fn kernels(disabled: Shortcuts) -> Vec<&'static str> {
+    let config = GpuConfig { disabled, ..GpuConfig::default() };
+    let mut gpu = Gpu::host(config).unwrap_or_else(|error| panic!("{error}"));
+    let arena = gpu.arena();
+    gpu.begin(&Step::single(&[0], 0)).expect("a step");
+    let matrix = |gpu: &mut Gpu, format: Format, stack: usize, rows: usize, columns: usize| {
+        let bytes = encode(format, &vec![0.5; stack * rows * columns]);
+        gpu.matrix(MatrixSource { name: "m", format, rows, columns, stack, bytes }).expect("fits")
+    };
+    let mixing = matrix(&mut gpu, Format::F16, 1, 24, 4 * WIDTH);
+    let mut ffn = |stack, down| Ffn {
+        gate: matrix(&mut gpu, Format::Q8_0, stack, INNER, WIDTH),
+        up: matrix(&mut gpu, Format::Q8_0, stack, INNER, WIDTH),
+        down: matrix(&mut gpu, down, stack, WIDTH, INNER),
+    };
+    let (routed, shared) = (ffn(2, Format::Q2K), ffn(1, Format::Q8_0));
+    let mut zeros = |len| gpu.alloc(arena, Element::F32, len).expect("small");
+    let [x, y, z, norm] = [4 * WIDTH, WIDTH, WIDTH, WIDTH].map(&mut zeros);
+    let [post, comb, base, scale, weights] = [4, 16, 24, 3, 1].map(&mut zeros);
+    let ids = gpu.alloc(arena, Element::U32, 1).expect("small");
+    gpu.hc_post(&HcPost { z, x, streams: 4, width: WIDTH, post, comb }).expect("fits");
+    let hc = HcPre {
+        x,
+        streams: 4,
+        weights: HcWeights { matrix: mixing, base, scale },
+        norm,
+        norm_eps: 1e-6,
+        hc_eps: 1e-6,
+        iterations: 2,
+        out: y,
+        post,
+        comb,
+    };
+    gpu.hc_pre(&hc).expect("fits");
+    let sum = Experts { x: y, routed, shared, ids, weights, top_k: 1, limit: 2.0, out: z };
+    gpu.experts(&sum).expect("fits");
+    gpu.finish().expect("no fault");
+    let run = gpu.launches().kernels.into_iter().filter(|(_, count)| *count > 0);
+    let mut names: Vec<_> = run.map(|(name, _)| name).collect();
+    names.sort_unstable();
+    names
+}
+
+/// A shortcut that is not taken would prove nothing.
+#[test]
+fn shortcuts_are_taken() {
+    let common = ["activate", "decode_q8_0", "expert_cells"];
+    let taken = [&common[..], &["hc_pre_1024", "post_shards_f16", "staged_q2_k"]].concat();
+    assert_eq!(kernels(Shortcuts::NONE), taken);
+    let left = ["activate", "decode_q2_k", "decode_q8_0", "expert_cells", "hc_post"];
+    let left = [&left[..], &["hc_pre_1024", "shards_f16"]].concat();
+    assert_eq!(kernels(Shortcuts::STAGED.with(Shortcuts::SPREAD)), left);
+}
