@@ -2,7 +2,7 @@
 //! and what happens when one is killed or its cable is cut.
 
 use crate::common::{failure, folder, ironstar, text};
-use crate::ranks::{ASK, Serving, story};
+use crate::ranks::{ASK, STORY, Serving, story};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -137,7 +137,7 @@ fn launched_processes_find_each_other() {
 #[test]
 fn a_killed_node_is_started_again_and_the_next_request_is_answered() {
     let mut serving = Serving::start(&["serve", "--port", "0", "--stages", "3", "--threads", "3"]);
-    let (status, text) = serving.ask();
+    let (status, text) = serving.ask(STORY);
     assert!(status.contains("200") && text.len() > 5, "{status} {text}");
     let victim = serving.other_rank();
     let killed = Command::new("kill").args(["-9", &victim.to_string()]).status();
@@ -147,7 +147,7 @@ fn a_killed_node_is_started_again_and_the_next_request_is_answered() {
         line.clear();
         assert!(serving.2.read_line(&mut line).expect("text") > 0, "it ended");
     }
-    assert_eq!(serving.ask(), (status, text), "the same answer, without a restart of rank 0");
+    assert_eq!(serving.ask(STORY), (status, text), "the same answer, without a restart of rank 0");
 }
 
 /// Machines that are network namespaces, each with a cable to the first, which has a bridge; or
@@ -255,7 +255,7 @@ fn nodes_on_other_machines_answer_and_come_back() {
     let key = folder.join("key");
     std::fs::write(&key, "6".repeat(64)).expect("a file");
     let key = key.to_str().expect("text").to_owned();
-    let wanted = Serving::start(&["serve", "--port", "0"]).ask();
+    let wanted = Serving::start(&["serve", "--port", "0"]).ask(STORY);
     for nodes in [2, 3] {
         let Some(machines) = Machines::make(nodes) else {
             println!("not run: this user may make no network namespaces");

@@ -68,6 +68,9 @@ fn a_rank_that_people_start_joins() {
     assert_eq!(String::from_utf8_lossy(&answer.stdout), story(&[]));
 }
 
+/// What a server is asked to go on with.
+pub const STORY: &str = "Once upon a time";
+
 /// A server, its address, and what it says on standard error.
 pub struct Serving(pub Child, pub String, pub BufReader<ChildStderr>);
 
@@ -90,8 +93,8 @@ impl Serving {
     }
 
     /// Status line and text of an answer.
-    pub fn ask(&self) -> (String, String) {
-        let body = r#"{"prompt":"Once upon a time","max_tokens":12,"temperature":0}"#;
+    pub fn ask(&self, prompt: &str) -> (String, String) {
+        let body = format!(r#"{{"prompt":"{prompt}","max_tokens":12,"temperature":0}}"#);
         let mut stream = TcpStream::connect(&self.1).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a socket");
         let head = format!(
@@ -108,6 +111,24 @@ impl Serving {
         let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
         let text = body["choices"][0]["text"].as_str().unwrap_or_default();
         (head.lines().next().unwrap_or_default().to_owned(), text.to_owned())
+    }
+
+    /// How many TCP sockets of its process listen.
+    #[cfg(target_os = "linux")]
+    fn listeners(&self) -> usize {
+        let process = format!("/proc/{}", self.0.id());
+        let open: Vec<String> = std::fs::read_dir(format!("{process}/fd"))
+            .expect("Linux")
+            .flatten()
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .map(|target| target.to_string_lossy().into_owned())
+            .collect();
+        let table = std::fs::read_to_string(format!("{process}/net/tcp")).expect("Linux");
+        let listening = table.lines().filter_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            (words.get(3) == Some(&"0A")).then(|| format!("socket:[{}]", words[9]))
+        });
+        listening.filter(|socket| open.contains(socket)).count()
     }
 
     /// Process of one of its other ranks.
@@ -134,7 +155,7 @@ impl Drop for Serving {
 #[test]
 fn a_killed_rank_is_started_again_and_the_next_request_is_answered() {
     let mut serving = Serving::start(&["serve", "--port", "0", "--ranks", "2", "--threads", "2"]);
-    let (status, text) = serving.ask();
+    let (status, text) = serving.ask(STORY);
     assert!(status.contains("200") && text.len() > 5, "{status} {text}");
     let victim = serving.other_rank();
     let killed = Command::new("kill").args(["-9", &victim.to_string()]).status();
@@ -144,6 +165,24 @@ fn a_killed_rank_is_started_again_and_the_next_request_is_answered() {
         line.clear();
         assert!(serving.2.read_line(&mut line).expect("text") > 0, "it ended");
     }
-    assert_eq!(serving.ask(), (status, text), "the same answer, without a restart of rank 0");
+    assert_eq!(serving.ask(STORY), (status, text), "the same answer, without a restart of rank 0");
     assert_ne!(serving.other_rank(), victim);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn sessions_at_once_share_the_listener_and_the_ranks() {
+    let words = ["serve", "--port", "0", "--ranks", "2", "--transport", "tcp", "--threads", "2"];
+    let serving = Serving::start(&words);
+    let prompts = [STORY, "The cat sat on", "In the morning the", "Two plus two is"];
+    let alone = prompts.map(|prompt| serving.ask(prompt));
+    assert!(alone.iter().all(|(status, text)| status.contains("200") && !text.is_empty()));
+    let listeners = serving.listeners();
+    assert!(listeners > 0, "the sockets were looked for in the right place");
+    let together = std::thread::scope(|scope| {
+        let asking = prompts.map(|prompt| scope.spawn(|| serving.ask(prompt)));
+        asking.map(|thread| thread.join().expect("no panic"))
+    });
+    assert_eq!(together, alone, "answers do not depend on their neighbours");
+    assert_eq!(serving.listeners(), listeners, "no session opens a listener of its own");
 }

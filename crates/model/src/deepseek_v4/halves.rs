@@ -113,13 +113,8 @@ pub(super) fn layers(
     let (main, rows) = (pass.scratch, step.tokens.len());
     let width = pass.shape.streams * pass.shape.width;
     let later: Vec<usize> = (first_rows..rows).collect();
-    pass.backend.gather_rows(&GatherRows {
-        x: main.x,
-        width,
-        rows: &later,
-        out: second.x,
-        at: 0,
-    })?;
+    let (x, out) = (main.x, second.x);
+    pass.backend.gather_rows(&GatherRows { x, width, rows: &later, out, at: 0 })?;
     let halves = [Half::of(step, 0..first_rows, main), Half::of(step, first_rows..rows, second)];
     let shares_index = pass.index_spans.is_some();
     let mut travelling: Option<&Half> = None;
