@@ -17,6 +17,12 @@ const INNER: usize = 256;
 const EXPERTS: usize = 3;
 const TOP_K: usize = 2;
 
+/// The mix of four streams to a row.
+fn mix(weights: HcWeights, norm: Buffer, [x, out, post, comb]: [Buffer; 4]) -> HcPre {
+    let (norm_eps, hc_eps, iterations) = (1e-6, 1e-6, 4);
+    HcPre { x, streams: 4, weights, norm, norm_eps, hc_eps, iterations, out, post, comb }
+}
+
 /// Three sublayers of a row: mix, router, experts, spread; the bits of the streams and of each
 /// sublayer's output. Encoded matrices are kept for the next call.
 fn sublayers(
@@ -54,20 +60,7 @@ fn sublayers(
     let hc = HcWeights { matrix: mixing, base, scale };
     let mut seen = Vec::new();
     for turn in 0..3 {
-        let (norm_eps, hc_eps, iterations) = (1e-6, 1e-6, 4);
-        let pre = HcPre {
-            x,
-            streams: 4,
-            weights: hc,
-            norm,
-            norm_eps,
-            hc_eps,
-            iterations,
-            out: y,
-            post,
-            comb,
-        };
-        bench.cpu.hc_pre(&pre).expect("fits");
+        bench.cpu.hc_pre(&mix(hc, norm, [x, y, post, comb])).expect("fits");
         bench.cpu.project(&Project { x: y, rows: 1, outputs: &[(logits, scores)] }).expect("fits");
         let route = Route {
             logits: scores,
