@@ -2,7 +2,7 @@
 //! fleets of replicas, from costs that were measured on a few.
 //!
 //! [`Costs`] is what was measured (docs/cluster.md shows one, and `ironstar doctor --cluster
-//! --json` writes one). [`Costs::predict`] adds up a token of ranks that share every layer,
+//! --json` writes one). [`Costs::rates`] adds up a token of ranks that share every layer,
 //! and plays a prompt's chunks through stages one by one; [`Costs::fleet`] gives a request's time
 //! to replicas. All of it is arithmetic on a few numbers: nothing is drawn, so the same file gives
 //! the same answer.
