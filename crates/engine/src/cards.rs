@@ -6,8 +6,8 @@
 
 use crate::{EngineOptions, Error};
 use ironstar_device::{
-    Backend, CudaConfig, Error as DeviceError, Exchange, ExchangeError, GateCounts, GateKind, Gpu,
-    GpuConfig, Local, LocalGroup, Part, Peers, cuda_devices,
+    Backend, CudaConfig, Error as DeviceError, Exchange, ExchangeError, Gpu, GpuConfig, Local,
+    LocalGroup, Part, Peers, cuda_devices,
 };
 use ironstar_gguf::Gguf;
 use ironstar_model::deepseek_v4::{rank_plan, tensor_specs};
@@ -106,8 +106,7 @@ impl Cards {
                 advice: "allow more threads",
             })?);
         }
-        let led = Led { local, _crew: Crew(threads) };
-        let (gpu, refused) = self.card(0, Box::new(led))?;
+        let (gpu, refused) = self.card(0, Box::new(local.keeping(Crew(threads))))?;
         if let Some(reason) = refused {
             note(&format!("sums of cards go through the host: {reason}"));
         }
@@ -156,12 +155,7 @@ fn follow(gpu: &mut Gpu, open: &OpenFiles, options: &EngineOptions) -> Result<()
     Ok(model.follow(gpu, &mut on_event)?)
 }
 
-/// Rank 0's end of the group; the threads are waited for behind it.
-struct Led {
-    local: Local,
-    _crew: Crew,
-}
-
+/// The threads of the other ranks, which end when rank 0 has left the group.
 struct Crew(Vec<JoinHandle<()>>);
 
 impl Drop for Crew {
@@ -170,51 +164,5 @@ impl Drop for Crew {
             // Its end, whatever it was, has been told to the group.
             let _ended = thread.join();
         }
-    }
-}
-
-impl Exchange for Led {
-    fn rank(&self) -> usize {
-        self.local.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.local.ranks()
-    }
-
-    fn post(&mut self, gate: GateKind, mine: &[u8]) -> Result<(), ExchangeError> {
-        self.local.post(gate, mine)
-    }
-
-    fn wait(&mut self, all: &mut [u8]) -> Result<(), ExchangeError> {
-        self.local.wait(all)
-    }
-
-    fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), ExchangeError> {
-        self.local.broadcast(bytes)
-    }
-
-    fn send(&mut self, to: usize, bytes: Vec<u8>) -> Result<(), ExchangeError> {
-        self.local.send(to, bytes)
-    }
-
-    fn receive(&mut self, from: usize) -> Result<Vec<u8>, ExchangeError> {
-        self.local.receive(from)
-    }
-
-    fn abort(&mut self, reason: &str) {
-        self.local.abort(reason);
-    }
-
-    fn reform(&mut self) -> Result<u64, ExchangeError> {
-        self.local.reform()
-    }
-
-    fn epoch(&self) -> u64 {
-        self.local.epoch()
-    }
-
-    fn counts(&self) -> GateCounts {
-        self.local.counts()
     }
 }

@@ -139,14 +139,7 @@ fn a_killed_node_is_started_again_and_the_next_request_is_answered() {
     let mut serving = Serving::start(&["serve", "--port", "0", "--stages", "3", "--threads", "3"]);
     let (status, text) = serving.ask(STORY);
     assert!(status.contains("200") && text.len() > 5, "{status} {text}");
-    let victim = serving.other_rank();
-    let killed = Command::new("kill").args(["-9", &victim.to_string()]).status();
-    assert!(killed.expect("kill is there").success());
-    let mut line = String::new();
-    while !line.contains("was started again") {
-        line.clear();
-        assert!(serving.2.read_line(&mut line).expect("text") > 0, "it ended");
-    }
+    serving.lose_a_rank();
     assert_eq!(serving.ask(STORY), (status, text), "the same answer, without a restart of rank 0");
 }
 

@@ -131,6 +131,19 @@ impl Serving {
         listening.filter(|socket| open.contains(socket)).count()
     }
 
+    /// Kills one of its other ranks and waits until it was started again; which process it was.
+    pub fn lose_a_rank(&mut self) -> u32 {
+        let victim = self.other_rank();
+        let killed = Command::new("kill").args(["-9", &victim.to_string()]).status();
+        assert!(killed.expect("kill is there").success());
+        let mut line = String::new();
+        while !line.contains("was started again") {
+            line.clear();
+            assert!(self.2.read_line(&mut line).expect("text") > 0, "it ended");
+        }
+        victim
+    }
+
     /// Process of one of its other ranks.
     pub fn other_rank(&self) -> u32 {
         let id = self.0.id();
@@ -157,14 +170,7 @@ fn a_killed_rank_is_started_again_and_the_next_request_is_answered() {
     let mut serving = Serving::start(&["serve", "--port", "0", "--ranks", "2", "--threads", "2"]);
     let (status, text) = serving.ask(STORY);
     assert!(status.contains("200") && text.len() > 5, "{status} {text}");
-    let victim = serving.other_rank();
-    let killed = Command::new("kill").args(["-9", &victim.to_string()]).status();
-    assert!(killed.expect("kill is there").success());
-    let mut line = String::new();
-    while !line.contains("was started again") {
-        line.clear();
-        assert!(serving.2.read_line(&mut line).expect("text") > 0, "it ended");
-    }
+    let victim = serving.lose_a_rank();
     assert_eq!(serving.ask(STORY), (status, text), "the same answer, without a restart of rank 0");
     assert_ne!(serving.other_rank(), victim);
 }

@@ -1,6 +1,7 @@
 //! A group inside one process: threads that meet in one place under a lock.
 
 use super::{Exchange, ExchangeError, GateCounts, GateKind};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ impl LocalGroup {
         let epoch = state.epoch;
         drop(state);
         let (hub, posted, counts) = (self.0.clone(), None, GateCounts::default());
-        Ok(Local { hub, rank, ranks, epoch, posted, counts })
+        Ok(Local { hub, rank, ranks, epoch, posted, counts, kept: None })
     }
 
     /// All ranks of a new group.
@@ -90,6 +91,8 @@ pub struct Local {
     epoch: u64,
     posted: Option<(GateKind, Arc<[u8]>)>,
     counts: GateCounts,
+    /// Dropped when this end has left the group.
+    kept: Option<Box<dyn Any + Send>>,
 }
 
 impl State {
@@ -112,6 +115,14 @@ impl State {
 }
 
 impl Local {
+    /// Keeps something as long as this end of the group lives, and lets it go when the others know
+    /// that it has left: what waits for the other ranks' threads.
+    #[must_use]
+    pub fn keeping(mut self, kept: impl Any + Send) -> Self {
+        self.kept = Some(Box::new(kept));
+        self
+    }
+
     /// Waits until `ready` gives something, the group breaks, or time is up; then `late` says what
     /// was missing.
     fn wait_for<T>(
