@@ -12,7 +12,7 @@ pub use bench::{Bench, Fill, Sweep as BenchSweep};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use cluster::{ClusterTest, Sim};
 use ironstar_engine::BackendChoice;
-pub use ranks::{ProfileGates, RankCount, Ranks, Worker, transport};
+pub use ranks::{Carrier, ProfileGates, RankCount, Ranks, Worker, transport};
 pub use rdma::Rdma;
 pub use serve::{Replay, Serve, ThinkingName};
 use std::path::PathBuf;

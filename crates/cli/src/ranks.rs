@@ -12,7 +12,7 @@ mod file;
 mod group;
 
 use crate::failure::Failure;
-use crate::flags::{self, BackendName, ProfileGates, Ranks};
+use crate::flags::{self, BackendName, Carrier, ProfileGates, Ranks};
 use crate::loading::{self, Opened};
 pub use crew::Crew;
 pub use group::{Group, Layers, Place, address};
@@ -42,6 +42,7 @@ pub fn lead(
     if flags.backend == BackendName::Cuda {
         return cards::lead(flags, group, opened, options);
     }
+    no_peer(&flags.ranks)?;
     let parts = rank_plans(opened, group.ranks)?;
     let here = if group.listen.is_none() && !flags.ranks.fake_gates { parts.len() } else { 1 };
     check_memory(parts.iter().take(here))?;
@@ -54,6 +55,16 @@ pub fn lead(
     let cpu = Cpu::new(CpuConfig { threads, isa, float_products });
     let cpu = cpu.map_err(|error| Failure::environment(error.to_string()))?;
     Ok(Box::new(cpu.with_exchange(exchange)))
+}
+
+/// Refuses what only cards can do.
+fn no_peer(flags: &Ranks) -> Result<(), Failure> {
+    if flags.transport != Some(Carrier::Peer) {
+        return Ok(());
+    }
+    let text = "--transport peer is for cards that one process drives and that share every layer: \
+                add --backend cuda and --ranks N";
+    Err(Failure::caller(text))
 }
 
 /// Rank 0 of a group that exchanges nothing.
@@ -94,6 +105,7 @@ pub fn lead_pipeline(
     opened: &Opened,
     options: &EngineOptions,
 ) -> Result<(Pipeline, u64, usize), Failure> {
+    no_peer(&flags.ranks)?;
     let stages = stages(opened, group.ranks, layers)?;
     let plans = stage_plans(opened, &stages)?;
     if group.listen.is_none() {

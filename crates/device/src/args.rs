@@ -2,7 +2,7 @@
 //! wherever it matters. `n` is the number of rows of the step, `d` the model width, `D` the width
 //! of a head.
 
-use crate::{Buffer, Matrix, Rope, SharedBytes};
+use crate::{Buffer, Error, Matrix, Rope, SharedBytes};
 use ironstar_quant::Format;
 use std::ops::Range;
 
@@ -48,6 +48,77 @@ pub struct MatrixSource<'a> {
     pub stack: usize,
     /// `stack * rows` rows of whole blocks; may be kept and read in place.
     pub bytes: SharedBytes,
+}
+
+/// Where the rows of a part of a tensor lie in its bytes, whose columns or rows others hold too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strides {
+    /// Bytes before the first row of the first matrix.
+    pub start: usize,
+    /// Bytes from the start of a row to that of the next.
+    pub row: usize,
+    /// The same from matrix to matrix of a stack.
+    pub matrix: usize,
+}
+
+/// Which part of a tensor a matrix is; see [`crate::Backend::matrix_part`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixPart {
+    /// How many of the eight shards of K the columns are: 1, 2, 4 or 8.
+    pub shards: usize,
+    /// Where the rows lie in the source's bytes; `None`: behind one another.
+    pub strides: Option<Strides>,
+}
+
+impl MatrixPart {
+    /// All of K, rows behind one another.
+    pub const WHOLE: MatrixPart = MatrixPart { shards: 8, strides: None };
+}
+
+impl<'a> MatrixSource<'a> {
+    /// The same with its rows behind one another, copied where they lie apart.
+    pub(crate) fn gathered(self, strides: Option<Strides>) -> Result<MatrixSource<'a>, Error> {
+        let Some(strides) = strides else { return Ok(self) };
+        let row_bytes = self.check_strides(strides)?;
+        let bytes = (*self.bytes).as_ref();
+        let mut all = Vec::with_capacity(self.stack * self.rows * row_bytes);
+        for matrix in 0..self.stack {
+            let first = strides.start + matrix * strides.matrix;
+            for row in 0..self.rows {
+                all.extend_from_slice(&bytes[first + row * strides.row..][..row_bytes]);
+            }
+        }
+        Ok(MatrixSource { bytes: std::sync::Arc::new(all), ..self })
+    }
+
+    /// Bytes of a row, once every row is known to lie inside the source's bytes.
+    pub(crate) fn check_strides(&self, strides: Strides) -> Result<usize, Error> {
+        let MatrixSource { rows, columns, stack, .. } = *self;
+        let len = (*self.bytes).as_ref().len();
+        let row_bytes = self.format.row_bytes(columns).filter(|bytes| *bytes > 0);
+        let end = row_bytes.and_then(|bytes| {
+            let rows = rows.checked_sub(1)?.checked_mul(strides.row)?;
+            let matrices = stack.checked_sub(1)?.checked_mul(strides.matrix)?;
+            strides.start.checked_add(rows)?.checked_add(matrices)?.checked_add(bytes)
+        });
+        match (row_bytes, end) {
+            (Some(bytes), Some(end)) if end <= len => Ok(bytes),
+            _ => Err(Error::Shape {
+                operation: "matrix_part",
+                found: format!("{} with {strides:?} in {len} bytes", self.name),
+                wanted: format!("{stack} x {rows} rows of {columns} columns inside of them"),
+            }),
+        }
+    }
+}
+
+/// A buffer `[n, width]` of rows that ranks share.
+#[derive(Clone, Copy, Debug)]
+pub struct RowsOf {
+    /// `[n, width]`
+    pub buffer: Buffer,
+    /// Elements of a row.
+    pub width: usize,
 }
 
 /// Arguments of [`crate::Backend::embed`].

@@ -41,10 +41,21 @@ pub struct Buffer {
     pub(crate) id: u32,
     /// Tells a released buffer from a later one with the same id.
     pub(crate) generation: u32,
+    /// Elements of the buffer before this one's first.
+    pub(crate) first: usize,
     /// What it holds.
     pub element: Element,
     /// How many of them.
     pub len: usize,
+}
+
+impl Buffer {
+    /// The same without its first so many elements, for [`crate::Backend::narrow`].
+    #[must_use]
+    pub fn behind(self, elements: usize) -> Buffer {
+        let skipped = elements.min(self.len);
+        Buffer { first: self.first + skipped, len: self.len - skipped, ..self }
+    }
 }
 
 /// A resident weight matrix, or a stack of equal ones (experts).

@@ -27,6 +27,8 @@ mod sample;
 pub use args::*;
 pub use cpu::{Cpu, CpuConfig, Isa};
 pub use exchange::{Exchange, ExchangeError, GateCounts, GateKind, Local, LocalGroup};
+#[cfg(feature = "host-driver")]
+pub use gpu::HostFault;
 #[cfg(feature = "cuda")]
 pub use gpu::cuda::{
     CudaConfig, CudaDevice, KernelTime, KernelTimes, cuda_devices, cuda_read_bandwidth,
@@ -157,12 +159,14 @@ pub trait Backend: Send {
     fn read_f32(&mut self, from: Buffer, offset: usize, values: &mut [f32]) -> Result<(), Error>;
     /// Makes a weight matrix (or a stack of expert matrices) resident, in this device's own layout.
     fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, Error>;
-    /// [`Backend::matrix`] of a part of K: the columns are so many of its eight shards (1, 2, 4 or
-    /// 8), neighbours in a subtree, and products give that subtree's sum.
-    fn matrix_part(&mut self, source: MatrixSource<'_>, shards: usize) -> Result<Matrix, Error> {
-        if shards == 8 {
-            return self.matrix(source);
+    /// [`Backend::matrix`] of a part of a tensor, whose rows may lie apart in the source's bytes.
+    /// The columns may be a part of K too: so many of its eight shards, neighbours in a subtree,
+    /// and products give that subtree's sum.
+    fn matrix_part(&mut self, source: MatrixSource<'_>, part: MatrixPart) -> Result<Matrix, Error> {
+        if part.shards == 8 {
+            return self.matrix(source.gathered(part.strides)?);
         }
+        let shards = part.shards;
         let found = format!("{shards} of the eight shards of {} on {}", source.name, self.name());
         Err(Error::Unsupported { found, wanted: "the cpu backend can hold a part".into() })
     }
@@ -180,6 +184,34 @@ pub trait Backend: Send {
     /// included.
     fn gate_times(&mut self) -> Result<Vec<f64>, Error> {
         Ok(Vec::new())
+    }
+    /// Whether the next three can be called: ranks that share a step's rows.
+    fn splits_rows(&self) -> bool {
+        false
+    }
+    /// From here on until it is called again or the next step begins, the step is these of its rows
+    /// only, or all of them again: n is their number, spans are those that have any of them, and
+    /// buffers begin with the first of them ([`Buffer::behind`]).
+    fn narrow(&mut self, _rows: Option<std::ops::Range<usize>>) -> Result<(), Error> {
+        let found = format!("some rows of a step on {}", self.name());
+        Err(Error::Unsupported { found, wanted: "steps are computed whole here".into() })
+    }
+    /// Where all ranks have a part of the sum of each row: each gets the sums of its own rows, from
+    /// `starts[rank]` to the next start (multiples of four, but for the last), by the tree of
+    /// [`Backend::sum_ranks`]. The others' rows hold nothing of use afterwards.
+    fn sum_rows(&mut self, _gate: GateKind, part: RowsOf, _starts: &[usize]) -> Result<(), Error> {
+        let found = format!("sums of rows of {} over ranks on {}", part.width, self.name());
+        Err(Error::Unsupported { found, wanted: "`splits_rows` says where".into() })
+    }
+    /// Where each rank has its own rows of these buffers: all get all.
+    fn share_rows(
+        &mut self,
+        _gate: GateKind,
+        rows: &[RowsOf],
+        _starts: &[usize],
+    ) -> Result<(), Error> {
+        let found = format!("rows of {} buffers over ranks on {}", rows.len(), self.name());
+        Err(Error::Unsupported { found, wanted: "`splits_rows` says where".into() })
     }
     /// Makes a rotary table of these frequencies, one for each pair of dims.
     fn rope(&mut self, frequencies: &[f32]) -> Result<Rope, Error>;

@@ -91,7 +91,7 @@ fn main() -> Outcome<()> {
     let free = free_bytes();
     let backend = match words.ranks {
         1 => alone(&words, cache, times.clone())?,
-        _ => cards(&words, &gguf, &options)?,
+        _ => cards(&words, &gguf, &options, times.clone())?,
     };
     let ready = begun.elapsed().as_secs_f64();
     println!("{}: kernels ready in {ready:.2} s", backend.kind());
@@ -128,10 +128,15 @@ fn alone(
     Ok(Box::new(Gpu::cuda(&cuda, config)?))
 }
 
-fn cards(words: &Words, gguf: &Gguf, options: &EngineOptions) -> Outcome<Box<dyn Backend>> {
-    let cards = Cards::cuda(&words.devices, options, !words.host_gates)?;
-    for (rank, bytes) in cards.plan(gguf)?.iter().enumerate() {
-        println!("rank {rank} will hold {} MiB of weights", bytes >> 20);
+fn cards(
+    words: &Words,
+    gguf: &Gguf,
+    options: &EngineOptions,
+    times: Option<KernelTimes>,
+) -> Outcome<Box<dyn Backend>> {
+    let cards = Cards::cuda_timed(&words.devices, options, !words.host_gates, times)?;
+    for line in cards.plan_lines(gguf)? {
+        println!("{line}");
     }
     let path = words.model.clone();
     let open: Arc<OpenFiles> = Arc::new(move || Ok((Gguf::open(&path)?, None)));

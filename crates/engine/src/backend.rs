@@ -21,7 +21,7 @@ pub enum BackendChoice {
 }
 
 /// Room that is kept beside the weights for states, scratch and the driver.
-const RESERVE_BYTES: u64 = 2 << 30;
+pub(crate) const RESERVE_BYTES: u64 = 2 << 30;
 
 /// Bytes of weights: what the processor needs, which counts what tensors share once, and a card.
 #[derive(Clone, Copy, Debug)]
@@ -160,7 +160,7 @@ fn fits(name: &str, bytes: u64, free: u64) -> Result<(), Error> {
     Err(DeviceError::Unsupported { found, wanted }.into())
 }
 
-fn gib(bytes: u64) -> String {
+pub(crate) fn gib(bytes: u64) -> String {
     format!("{}.{} GiB", bytes >> 30, ((bytes & 0x3fff_ffff) * 10) >> 30)
 }
 

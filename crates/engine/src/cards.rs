@@ -4,10 +4,11 @@
 //! Sums go through the cards' memory where a test at the start shows that this works, else through
 //! the host's ([`Gpu::with_peers`]).
 
+use crate::backend::{RESERVE_BYTES, gib};
 use crate::{EngineOptions, Error};
 use ironstar_device::{
-    Backend, CudaConfig, Error as DeviceError, Exchange, ExchangeError, Gpu, GpuConfig, Local,
-    LocalGroup, Part, Peers, cuda_devices,
+    Backend, CudaConfig, Error as DeviceError, Exchange, ExchangeError, Gpu, GpuConfig,
+    KernelTimes, Local, LocalGroup, Part, Peers, cuda_devices,
 };
 use ironstar_gguf::Gguf;
 use ironstar_model::deepseek_v4::{rank_plan, tensor_specs};
@@ -36,13 +37,34 @@ pub struct Cards {
     peers: Option<Peers>,
     /// Why sums do not go through the cards' memory.
     refused: Option<String>,
+    /// What each rank's card has, where that is known.
+    rooms: Vec<Room>,
+}
+
+/// A rank's card and how much of it nobody has taken.
+#[derive(Clone, Debug)]
+struct Room {
+    number: u32,
+    name: String,
+    free: u64,
 }
 
 impl Cards {
     /// NVIDIA cards by their numbers, one a rank; one may be named for several. With `peer` sums go
     /// from card to card.
     pub fn cuda(devices: &[u32], options: &EngineOptions, peer: bool) -> Result<Cards, Error> {
-        let found = cuda_devices()?.len();
+        Self::cuda_timed(devices, options, peer, None)
+    }
+
+    /// The same, with the times of rank 0's kernels, which slows that card.
+    pub fn cuda_timed(
+        devices: &[u32],
+        options: &EngineOptions,
+        peer: bool,
+        times: Option<KernelTimes>,
+    ) -> Result<Cards, Error> {
+        let all = cuda_devices()?;
+        let found = all.len();
         if let Some(card) = devices.iter().find(|d| usize::try_from(**d).is_ok_and(|d| d >= found))
         {
             let wanted = format!("one of the {found} that the driver sees, counted from 0");
@@ -56,28 +78,45 @@ impl Cards {
         let config = GpuConfig { float_products: options.float_products, ..GpuConfig::default() };
         let (cache, numbers) = (options.kernel_cache.clone(), devices.to_vec());
         let make = move |rank: usize| {
-            let device = numbers[rank];
-            Gpu::cuda(&CudaConfig { device, cache: cache.clone(), ..CudaConfig::default() }, config)
+            let (device, cache) = (numbers[rank], cache.clone());
+            let times = times.clone().filter(|_| rank == 0);
+            Gpu::cuda(&CudaConfig { device, cache, times, ..CudaConfig::default() }, config)
         };
-        Ok(Cards { ranks: devices.len(), make: Arc::new(make), peers, refused })
+        let room = |number: &u32| {
+            let card = usize::try_from(*number).ok().and_then(|at| all.get(at));
+            let (name, free) =
+                card.map_or((String::new(), 0), |card| (card.name.clone(), card.memory_free));
+            Room { number: *number, name, free }
+        };
+        let rooms = devices.iter().map(room).collect();
+        Ok(Cards { ranks: devices.len(), make: Arc::new(make), peers, refused, rooms })
     }
 
     /// Devices that somebody else makes: tests.
     #[must_use]
     pub fn made_by(ranks: usize, make: Arc<MakeGpu>, peers: Option<Peers>) -> Cards {
-        Cards { ranks, make, peers, refused: None }
+        Cards { ranks, make, peers, refused: None, rooms: Vec::new() }
     }
 
     /// Bytes of weights that each card will hold, or why the model cannot be shared so.
     pub fn plan(&self, gguf: &Gguf) -> Result<Vec<u64>, Error> {
-        let shape = Shape::from_metadata(gguf.metadata())?;
-        let specs = tensor_specs(&shape);
-        let ranks = self.ranks;
-        let bytes = |rank| -> Result<u64, Error> {
-            let lines = rank_plan(gguf, &shape, &specs, Part { rank, ranks })?;
-            Ok(lines.iter().map(|line| line.bytes).sum())
-        };
-        (0..ranks).map(bytes).collect()
+        let parts = parts(gguf, self.ranks)?;
+        check_rooms(&self.rooms, &parts, &|ranks| parts_most(gguf, ranks))?;
+        Ok(parts)
+    }
+
+    /// The same for people, a line a card.
+    pub fn plan_lines(&self, gguf: &Gguf) -> Result<Vec<String>, Error> {
+        let parts = self.plan(gguf)?;
+        let lines = parts.iter().enumerate().map(|(rank, bytes)| match self.rooms.get(rank) {
+            None => format!("rank {rank} will hold {} MiB of weights", bytes >> 20),
+            Some(Room { number, name, free }) => format!(
+                "rank {rank} on card {number} ({name}) will hold {} MiB of weights; {} MiB are free",
+                bytes >> 20,
+                free >> 20
+            ),
+        });
+        Ok(lines.collect())
     }
 
     /// Rank 0 of the cards. The others open the files, load their parts and follow; the model is to
@@ -144,6 +183,53 @@ impl Cards {
     }
 }
 
+/// Bytes of weights of each of so many ranks.
+fn parts(gguf: &Gguf, ranks: usize) -> Result<Vec<u64>, Error> {
+    let shape = Shape::from_metadata(gguf.metadata())?;
+    let specs = tensor_specs(&shape);
+    let bytes = |rank| -> Result<u64, Error> {
+        let lines = rank_plan(gguf, &shape, &specs, Part { rank, ranks })?;
+        Ok(lines.iter().map(|line| line.bytes).sum())
+    };
+    (0..ranks).map(bytes).collect()
+}
+
+/// The largest part of so many ranks, if the model can be shared by them.
+fn parts_most(gguf: &Gguf, ranks: usize) -> Option<u64> {
+    parts(gguf, ranks).ok()?.into_iter().max()
+}
+
+/// Refuses parts that the cards cannot hold, with the number of cards that could.
+fn check_rooms(
+    rooms: &[Room],
+    parts: &[u64],
+    most_of: &dyn Fn(usize) -> Option<u64>,
+) -> Result<(), Error> {
+    for Room { number, name, free } in rooms {
+        let mine = rooms.iter().zip(parts).filter(|(room, _)| room.number == *number);
+        let wanted = mine.map(|(_, part)| *part).sum::<u64>().saturating_add(RESERVE_BYTES);
+        if wanted <= *free {
+            continue;
+        }
+        let more = [2, 4, 8].into_iter().filter(|ranks| *ranks > parts.len());
+        let enough = more.filter_map(|ranks| Some((ranks, most_of(ranks)?)));
+        let enough = enough.map(|(ranks, part)| (ranks, part.saturating_add(RESERVE_BYTES)));
+        let advice = match enough.into_iter().find(|(_, part)| part <= free) {
+            Some((ranks, part)) => {
+                format!("{ranks} such cards (--ranks {ranks}) need {} each", gib(part))
+            }
+            None => "use a smaller mix, or free memory of the card".to_owned(),
+        };
+        let found = format!("card {number}, {name}, of which {} are free,", gib(*free));
+        let wanted = format!(
+            "its part of the model needs {} with the room for states; {advice}",
+            gib(wanted)
+        );
+        return Err(DeviceError::Unsupported { found, wanted }.into());
+    }
+    Ok(())
+}
+
 fn follow(gpu: &mut Gpu, open: &OpenFiles, options: &EngineOptions) -> Result<(), Error> {
     let (gguf, drafter) = open()?;
     let mut model = Model::load(&gguf, drafter.as_ref(), gpu, options.model(), &mut |_| {})?;
@@ -166,3 +252,6 @@ impl Drop for Crew {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,9 +25,10 @@ pub struct Ranks {
     #[arg(long, value_name = "32|16|8", default_value = "32", value_parser = activation_bits)]
     pub activation_bits: u32,
     /// What carries what ranks say to each other: shm (the default where they are started here),
-    /// tcp (the default where others start them), verbs (RDMA)
-    #[arg(long, value_name = "NAME", value_parser = transport)]
-    pub transport: Option<Transport>,
+    /// tcp (the default where others start them), verbs (RDMA), peer (the default of cards of one
+    /// machine: each writes into the others' memory)
+    #[arg(long, value_name = "NAME", value_parser = carrier)]
+    pub transport: Option<Carrier>,
     /// Wait at this address for `ironstar worker --join` instead of starting the other ranks here
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
@@ -88,6 +89,23 @@ fn rank_count(text: &str) -> Result<RankCount, String> {
 fn activation_bits(text: &str) -> Result<u32, String> {
     let bits = text.parse().ok().filter(|bits| ironstar_model::Wire::of_bits(*bits).is_some());
     bits.ok_or_else(|| "32, 16 or 8 is wanted".to_owned())
+}
+
+/// What carries what ranks say to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// A transport between processes.
+    Transport(Transport),
+    /// Cards of one process, by each other's memory.
+    Peer,
+}
+
+/// A carrier by its name.
+fn carrier(text: &str) -> Result<Carrier, String> {
+    match text {
+        "peer" => Ok(Carrier::Peer),
+        _ => transport(text).map(Carrier::Transport).map_err(|text| format!("{text}; or peer")),
+    }
 }
 
 /// A transport by its name.

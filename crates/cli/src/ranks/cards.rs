@@ -2,7 +2,7 @@
 
 use super::{Group, note};
 use crate::failure::Failure;
-use crate::flags;
+use crate::flags::{self, Carrier};
 use crate::loading::{self, Opened};
 use ironstar_cluster::Transport;
 use ironstar_device::{Backend, Error as DeviceError};
@@ -18,11 +18,11 @@ pub fn lead(
     options: &EngineOptions,
 ) -> Result<Box<dyn Backend>, Failure> {
     let peer = match flags.ranks.transport {
-        None => true,
-        Some(Transport::Shm) => false,
-        Some(_) => {
-            let text = "cards share a model inside one machine: leave out --transport, or name shm \
-                        to sum through the host's memory";
+        None | Some(Carrier::Peer) => true,
+        Some(Carrier::Transport(Transport::Shm)) => false,
+        Some(Carrier::Transport(_)) => {
+            let text = "cards share a model inside one machine: --transport is peer, or shm to sum \
+                        through the host's memory";
             return Err(Failure::caller(text));
         }
     };
@@ -32,9 +32,8 @@ pub fn lead(
     }
     let devices: Vec<u32> = (0..).take(group.ranks).collect();
     let cards = Cards::cuda(&devices, options, peer).map_err(loading::from_engine)?;
-    let parts = cards.plan(&opened.gguf).map_err(loading::from_engine)?;
-    for (card, bytes) in parts.iter().enumerate() {
-        note(&format!("card {card} will hold {} MiB of weights", bytes >> 20));
+    for line in cards.plan_lines(&opened.gguf).map_err(loading::from_engine)? {
+        note(&line);
     }
     let (model, drafter) = (flags.model.clone(), flags.mtp_model.clone());
     let open: Arc<OpenFiles> = Arc::new(move || {

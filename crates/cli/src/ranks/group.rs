@@ -3,7 +3,7 @@
 
 use super::file::{ClusterFile, Mode};
 use crate::failure::Failure;
-use crate::flags::{RankCount, Ranks, Worker};
+use crate::flags::{Carrier, RankCount, Ranks, Worker};
 use ironstar_cluster::{Launch, Transport, VerbsSettings};
 use ironstar_model::{Stages, Wire};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -99,7 +99,11 @@ impl Group {
         let trusted_link = flags.trusted_link;
         // Ranks that others start may be on other machines.
         let usual = if listen.is_some() { Transport::Tcp } else { Transport::Shm };
-        let transport = flags.transport.unwrap_or(usual);
+        let transport = match flags.transport {
+            Some(Carrier::Transport(transport)) => transport,
+            // Cards need none, and whoever is no card refuses it.
+            Some(Carrier::Peer) | None => usual,
+        };
         let ranks = nodes.or(said).unwrap_or(1);
         let key_file = flags.rank_key_file.clone();
         let (rdma, machines) = (VerbsSettings::default(), Vec::new());

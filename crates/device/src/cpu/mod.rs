@@ -23,7 +23,6 @@ mod store;
 mod wide;
 
 use crate::*;
-use ironstar_quant::SHARDS;
 pub use isa::Isa;
 use pool::Pool;
 use product::{Packed, Weights};
@@ -199,14 +198,15 @@ impl Backend for Cpu {
     }
 
     fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, Error> {
-        self.matrix_part(source, SHARDS)
+        self.matrix_part(source, MatrixPart::WHOLE)
     }
 
     fn exchange(&mut self) -> Option<&mut dyn Exchange> {
         self.exchange.as_deref_mut().map(|exchange| exchange as &mut dyn Exchange)
     }
 
-    fn matrix_part(&mut self, source: MatrixSource<'_>, shards: usize) -> Result<Matrix, Error> {
+    fn matrix_part(&mut self, source: MatrixSource<'_>, part: MatrixPart) -> Result<Matrix, Error> {
+        let (source, shards) = (source.gathered(part.strides)?, part.shards);
         check(
             "matrix",
             matches!(shards, 1 | 2 | 4 | 8),

@@ -19,6 +19,23 @@ impl Rows {
         self.tokens.len()
     }
 
+    /// Some of the rows, and the spans that have any of them.
+    pub fn part(&self, rows: std::ops::Range<usize>) -> Rows {
+        let cut = |span: &Span| {
+            let (start, end) = (span.rows.start.max(rows.start), span.rows.end.min(rows.end));
+            let position = span.position + start.saturating_sub(span.rows.start);
+            (start < end).then(|| Span { rows: start - rows.start..end - rows.start, position })
+        };
+        let spans: Vec<Span> = self.spans.iter().filter_map(cut).collect();
+        let count = |(index, span): (usize, &Span)| std::iter::repeat_n(index, span.rows.len());
+        Rows {
+            tokens: self.tokens[rows.clone()].to_vec(),
+            positions: self.positions[rows].to_vec(),
+            span_of: spans.iter().enumerate().flat_map(count).collect(),
+            spans,
+        }
+    }
+
     /// Takes over a step, checked: the spans cover all rows in order.
     pub fn set(&mut self, step: &Step) -> Result<(), Error> {
         let error = |found: String, wanted: &str| Error::Shape {

@@ -146,7 +146,7 @@ impl Store {
         members.push(id);
         let slot = &mut self.slots[id as usize];
         slot.data = RefCell::new(data);
-        Ok(Buffer { id, generation: slot.generation, element, len })
+        Ok(Buffer { id, generation: slot.generation, first: 0, element, len })
     }
 
     pub fn release(&mut self, arena: Arena) {
@@ -164,6 +164,9 @@ impl Store {
     }
 
     fn slot(&self, ask: Ask, buffer: Buffer) -> Result<&RefCell<Data>, Error> {
+        if buffer.first > 0 {
+            return Err(ask.error("is the rest of a buffer", "steps are not narrowed here"));
+        }
         self.slots
             .get(buffer.id as usize)
             .filter(|slot| slot.generation == buffer.generation)

@@ -241,6 +241,26 @@ unsafe impl Arguments for GateArgs {
     const NAME: &'static str = "GateArgs";
 }
 
+/// Rows of which each rank has some.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct RowsArgs {
+    pub limit: u64,
+    pub index: u32,
+    pub rank: u32,
+    pub ranks: u32,
+    pub groups: u32,
+    pub segments: u32,
+    pub pad: u32,
+    pub first: [u32; 8],
+    pub count: [u32; 8],
+    pub words: [u32; 6],
+}
+// SAFETY: repr(C), 8 + 24 + 64 + 24 bytes, a multiple of 8.
+unsafe impl Arguments for RowsArgs {
+    const NAME: &'static str = "RowsArgs";
+}
+
 /// The router.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -466,6 +486,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<LocalArgs>(),
     twin::<PairsArgs>(),
     twin::<GateArgs>(),
+    twin::<RowsArgs>(),
     twin::<RouteArgs>(),
     twin::<EmbedArgs>(),
     twin::<RmsArgs>(),

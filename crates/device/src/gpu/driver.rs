@@ -26,6 +26,9 @@ impl Address {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel(pub u32);
 
+/// Writes the bytes from a place on.
+pub(crate) type Fill<'a> = dyn Fn(usize, &mut [u8]) + Sync + 'a;
+
 /// A captured sequence of launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Graph(pub u32);
@@ -70,6 +73,13 @@ pub(crate) trait Driver: Send {
     fn free(&mut self, address: Address);
     /// Copies to the device. The bytes may change as soon as the call is back.
     fn upload(&mut self, to: Address, bytes: &[u8]) -> Result<(), Error>;
+    /// The same of bytes that several threads may ask for at once, a run of them at a time: `fill`
+    /// is told where a run begins. Nobody asks for them once the call is back.
+    fn upload_from(&mut self, to: Address, bytes: usize, fill: &Fill<'_>) -> Result<(), Error> {
+        let mut all = vec![0; bytes];
+        fill(0, &mut all);
+        self.upload(to, &all)
+    }
     /// Copies from the device; waits for everything before.
     fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error>;
     /// A kernel by its name in the text.

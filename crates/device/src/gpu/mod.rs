@@ -16,20 +16,24 @@ mod exchange;
 pub(crate) mod host;
 mod lanes;
 mod layout;
+mod narrow;
 mod ops;
 mod record;
 mod shortcuts;
 mod store;
 mod text;
+mod weights;
 
 pub use shortcuts::Shortcuts;
 
 use crate::cpu::steps::Rows;
 use crate::*;
-use arguments::{Arguments, CutArgs, Planes, SpanRows, bytes_of};
+use arguments::{Arguments, Planes, SpanRows, bytes_of};
 use driver::{Address, Driver};
 pub use exchange::Peers;
 use exchange::{Gates, Ranks, StepGates};
+#[cfg(feature = "host-driver")]
+pub use host::HostFault;
 use ironstar_quant::{Activation, Format};
 use lanes::Access;
 use layout::{Layout, PLANES_MAX};
@@ -37,6 +41,7 @@ use record::{Place, Recorder};
 use std::cell::Cell;
 use std::collections::HashMap;
 use store::{Ask, Store};
+use weights::Laid;
 
 /// Settings of the GPU backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +85,8 @@ pub struct Gpu {
     ropes: Vec<Vec<f32>>,
     rows: Rows,
     step: StepData,
+    /// The step's other view, while it is narrowed or once it was.
+    narrowed: narrow::Narrowed,
     recorder: Recorder,
     /// A buffer whose rows lie in scratch memory as int8 blocks too.
     prepared: Cell<Option<Prepared>>,
@@ -261,6 +268,7 @@ impl Gpu {
             ropes: Vec::new(),
             rows: Rows::default(),
             step: StepData::default(),
+            narrowed: narrow::Narrowed::default(),
             recorder,
             prepared: Cell::new(None),
             pending: None,
@@ -293,6 +301,12 @@ impl Gpu {
     #[cfg(feature = "host-driver")]
     pub fn host(config: GpuConfig) -> Result<Self, Error> {
         Ok(Gpu::over(Box::new(host::Host::new()?), config))
+    }
+
+    /// The same with faults that a test plants.
+    #[cfg(feature = "host-driver")]
+    pub fn host_failing(config: GpuConfig, fault: HostFault) -> Result<Self, Error> {
+        Ok(Gpu::over(Box::new(host::Host::failing(fault)?), config))
     }
 
     /// The same with little shared memory, as many cards have it.
@@ -607,83 +621,7 @@ impl Gpu {
         self.step.closing_angles.insert((rope.id, ratio), place);
         Ok(place)
     }
-
-    fn upload_matrix(&mut self, source: &MatrixSource<'_>) -> Result<Weights, Error> {
-        let bytes = (*source.bytes).as_ref();
-        let matrix_bytes = (bytes.len() / source.stack) as u64;
-        let decoded: Vec<u8>;
-        let info = source.format.info();
-        let (format, bytes) = match info.activation {
-            Activation::Int8x32 | Activation::Int8x256 if self.config.float_products => {
-                let mut values = vec![0f32; source.stack * source.rows * source.columns];
-                (info.decode)(bytes, &mut values);
-                decoded = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                (Format::F32, &decoded[..])
-            }
-            _ => (source.format, bytes),
-        };
-        let blocks = (bytes.len() / format.info().block_bytes) as u64;
-        let layout = Layout::new(format, blocks).ok_or_else(|| Error::Memory {
-            device: self.driver.name(),
-            what: source.name.to_owned(),
-            wanted: u64::MAX,
-        })?;
-        let address = self.driver.alloc(layout.bytes)?;
-        if bytes.len() < CUT_MIN || layout::pieces(format).len() == 1 {
-            let driver = &mut *self.driver;
-            layout.repack(bytes, |offset, bytes| driver.upload(address.offset(offset), bytes))?;
-        } else {
-            self.cut_on_device(&layout, address, bytes)?;
-        }
-        Ok(Weights { layout, address, matrix_bytes, folded: None })
-    }
-
-    /// Uploads blocks as they are and lets the device cut them into planes, a piece at a time; one
-    /// piece is on its way while the one before is cut.
-    fn cut_on_device(
-        &mut self,
-        layout: &Layout,
-        address: Address,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
-        let block_bytes = layout.format.info().block_bytes;
-        let piece = CUT_BYTES / block_bytes * block_bytes;
-        let Place::At(raw) = self.scratch(Scratch::Raw, 2 * CUT_BYTES)? else {
-            unreachable!("scratch lies in memory that stays")
-        };
-        let kernel = self.driver.kernel("cut_planes")?;
-        let narrow = |value: usize| small("matrix", value);
-        let pieces = layout::pieces(layout.format);
-        let mut arguments = CutArgs {
-            at: layout.planes,
-            pieces: narrow(pieces.len())?,
-            block_bytes: narrow(block_bytes)?,
-            threads: CUT_GROUPS * CUT_GROUP,
-            ..CutArgs::default()
-        };
-        for (index, (offset, piece)) in pieces.iter().enumerate() {
-            arguments.offsets[index] = narrow(*offset)?;
-            arguments.bytes[index] = narrow(*piece)?;
-        }
-        for (turn, piece) in bytes.chunks(piece).enumerate() {
-            let from = raw.offset((turn % 2 * CUT_BYTES) as u64);
-            self.driver.upload(from, piece)?;
-            arguments.blocks = narrow(piece.len() / block_bytes)?;
-            let (grid, buffers) = ([CUT_GROUPS, 1, 1], [from, address]);
-            self.driver.launch(kernel, grid, CUT_GROUP, &buffers, bytes_of(&arguments))?;
-            arguments.first += u64::from(arguments.blocks);
-        }
-        Ok(())
-    }
 }
-
-/// Matrices of fewer bytes are cut on the host, which needs no memory on the device.
-const CUT_MIN: usize = 1 << 18;
-/// Bytes that are cut at a time.
-const CUT_BYTES: usize = 32 << 20;
-/// Groups and threads that cut: enough to keep up with any bus.
-const CUT_GROUPS: u32 = 512;
-const CUT_GROUP: u32 = 256;
 
 /// A position or an index of the step as kernels take it.
 fn position(value: usize) -> u32 {
@@ -783,18 +721,11 @@ impl Backend for Gpu {
             || format!("{} has {found} bytes", source.name),
             &format!("{stack} x {rows} x {columns} in {format:?} make {wanted:?} bytes"),
         )?;
-        for side in [rows, columns, stack] {
-            small("matrix", side)?;
-        }
-        let id = small("matrix", self.matrices.len())?;
-        let matrix = Matrix { id, format, rows, columns, stack };
-        let weights = self.upload_matrix(&source)?;
-        self.matrices.push((matrix, weights));
-        Ok(matrix)
+        self.place_matrix(source.name, [stack, rows, columns], &Laid::whole(&source))
     }
 
-    fn matrix_part(&mut self, source: MatrixSource<'_>, shards: usize) -> Result<Matrix, Error> {
-        ops::part::matrix(self, source, shards)
+    fn matrix_part(&mut self, source: MatrixSource<'_>, part: MatrixPart) -> Result<Matrix, Error> {
+        ops::part::matrix(self, source, part)
     }
 
     fn exchange(&mut self) -> Option<&mut dyn Exchange> {
@@ -807,6 +738,27 @@ impl Backend for Gpu {
 
     fn gate_times(&mut self) -> Result<Vec<f64>, Error> {
         exchange::times(self)
+    }
+
+    fn splits_rows(&self) -> bool {
+        self.gates.is_some()
+    }
+
+    fn narrow(&mut self, rows: Option<std::ops::Range<usize>>) -> Result<(), Error> {
+        narrow::narrow(self, rows)
+    }
+
+    fn sum_rows(&mut self, gate: GateKind, part: RowsOf, starts: &[usize]) -> Result<(), Error> {
+        exchange::sum_own(self, gate, part, starts)
+    }
+
+    fn share_rows(
+        &mut self,
+        gate: GateKind,
+        rows: &[RowsOf],
+        starts: &[usize],
+    ) -> Result<(), Error> {
+        exchange::share(self, gate, rows, starts)
     }
 
     fn rope(&mut self, frequencies: &[f32]) -> Result<Rope, Error> {
@@ -832,7 +784,7 @@ impl Backend for Gpu {
         self.recorder.begin();
         self.prepared.set(None);
         (self.beside, self.hidden) = (false, [0; 2]);
-        self.step = StepData::default();
+        (self.step, self.narrowed) = (StepData::default(), narrow::Narrowed::default());
         self.counters.steps += 1;
         self.counters.rows += step.tokens.len() as u64;
         Ok(())

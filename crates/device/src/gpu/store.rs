@@ -79,7 +79,7 @@ impl Store {
         members.push(id);
         let slot = &mut self.slots[id as usize];
         slot.held = Some((element, len, address));
-        Ok(Buffer { id, generation: slot.generation, element, len })
+        Ok(Buffer { id, generation: slot.generation, first: 0, element, len })
     }
 
     /// Frees every buffer of the arena.
@@ -113,11 +113,12 @@ impl Store {
             let found = format!("holds {element:?}");
             return Err(ask.error(found, format!("one of {elements:?} is needed")));
         }
+        let held_len = held_len.saturating_sub(buffer.first);
         if held_len < len {
             let found = format!("has {held_len} elements");
             return Err(ask.error(found, format!("at least {len} are needed")));
         }
-        Ok(address)
+        Ok(address.offset((buffer.first * element.bytes()) as u64))
     }
 
     /// Byte range of raw elements in a buffer: its address.

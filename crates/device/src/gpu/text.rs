@@ -13,6 +13,7 @@ const FILES: &[(&str, &str)] = &[
     ("part.k", include_str!("../../kernels/part.k")),
     ("products.k", include_str!("../../kernels/products.k")),
     ("router.k", include_str!("../../kernels/router.k")),
+    ("rows.k", include_str!("../../kernels/rows.k")),
     ("streams.k", include_str!("../../kernels/streams.k")),
     ("tiles.k", include_str!("../../kernels/tiles.k")),
     ("tiles_attend.k", include_str!("../../kernels/tiles_attend.k")),

@@ -27,7 +27,7 @@ fn part(
     let ([stack, rows, columns], (bytes, shards)) = (sizes, of);
     let name = "a test's part";
     let source = MatrixSource { name, format, rows, columns, stack, bytes: bytes.clone() };
-    bench.cpu.matrix_part(source, shards).expect("a right shape")
+    bench.cpu.matrix_part(source, MatrixPart { shards, strides: None }).expect("a right shape")
 }
 
 #[test]
@@ -64,7 +64,11 @@ fn parts_that_do_not_fit_are_refused() {
     let name = "odd";
     let (format, rows, columns, stack) = (Format::Q8_0, 12, 64, 1);
     let source = MatrixSource { name, format, rows, columns, stack, bytes };
-    let text = bench.cpu.matrix_part(source, 1).expect_err("12 rows in 8 parts").to_string();
+    let text = bench
+        .cpu
+        .matrix_part(source, MatrixPart { shards: 1, strides: None })
+        .expect_err("12 rows in 8 parts")
+        .to_string();
     assert!(text.contains("8 equal parts"), "{text}");
 }
 

@@ -2,12 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::common::{logits, options, sync, tiny};
-use ironstar_device::{Error as DeviceError, Gpu, GpuConfig, Peers};
+use ironstar_device::{Error as DeviceError, Gpu, GpuConfig, HostFault, Peers};
 use ironstar_engine::{Cards, Engine, EngineOptions, Error, OpenFiles};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(300);
+/// How long a gate waits, and how long a request may be kept from its failure.
+const GATE_LIMIT: Duration = Duration::from_secs(10);
 
 fn host() -> Result<Gpu, DeviceError> {
     Gpu::host(GpuConfig::default())
@@ -53,6 +55,45 @@ fn two_cards_answer_as_one() {
     let mut two = lead(cards, &open()).unwrap();
     assert_eq!(answer(&mut two), wanted);
     assert!(!two.gate_times().unwrap().is_empty());
+}
+
+/// A card that fails in the middle of a token: the request fails with the reason, at once; the next
+/// one forms the group again, and goes on with the right bits. A card that fails for good refuses
+/// every request, and nothing hangs.
+#[test]
+fn a_card_that_fails_while_it_answers_is_survived() {
+    let gguf = tiny(96).gguf();
+    let mut one =
+        Engine::on_backend(Box::new(host().unwrap()), &gguf, None, options_of_cards(), &mut |_| {})
+            .unwrap();
+    let wanted = answer(&mut one);
+    let fault = HostFault::default();
+    let planted = fault.clone();
+    let make = move |rank: usize| match rank {
+        1 => Gpu::host_failing(GpuConfig::default(), planted.clone()),
+        _ => host(),
+    };
+    let cards = Cards::made_by(2, Arc::new(make), Some(Peers::host(2)));
+    let mut two = lead(cards, &open()).unwrap();
+    let mut session = two.session(40).unwrap();
+    sync(&mut session, &mut two, &[3, 5, 8, 13, 21, 34]);
+    let mut found = vec![logits(&session)];
+    for (token, after) in [(55, 9), (89, 0)] {
+        fault.plant(after, false);
+        let begun = Instant::now();
+        let error = session.push(&mut two, token).map(|_| ()).expect_err("a planted fault");
+        assert!(error.to_string().contains("rank 1 gave up"), "{error}");
+        assert!(error.to_string().contains("a planted fault"), "{error}");
+        assert!(fault.is_gone() && begun.elapsed() < GATE_LIMIT, "{:?}", begun.elapsed());
+        session.push(&mut two, token).unwrap();
+        found.push(logits(&session));
+    }
+    assert_eq!(found, wanted);
+    fault.plant(3, true);
+    for _ in 0..2 {
+        let error = session.push(&mut two, 7).map(|_| ()).expect_err("gone for good").to_string();
+        assert!(error.contains("a planted fault"), "{error}");
+    }
 }
 
 /// A card that cannot be opened, a file that is not there, and a bug: the start fails with the

@@ -142,7 +142,7 @@ impl Pass<'_> {
     }
 
     /// Streams to the normalised input `y` of a sublayer.
-    fn mix(&mut self, x: Buffer, weights: HcWeights, norm: Buffer) -> Result<(), Error> {
+    pub fn mix(&mut self, x: Buffer, weights: HcWeights, norm: Buffer) -> Result<(), Error> {
         let (shape, s) = (self.shape, self.scratch);
         self.backend.hc_pre(&HcPre {
             x,
@@ -169,21 +169,46 @@ impl Pass<'_> {
     /// `y` to `z`: window, compressed rows and sinks (spec 2.5). A rank computes some of the heads,
     /// and gets its part of the output projection's sum.
     fn attention(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
-        let (shape, s) = (self.shape, self.scratch);
-        let rope = if run.ratio == 0 { self.ropes.plain } else { self.ropes.yarn };
-        self.attention_inputs(weights)?;
-        let heads = shape.heads / self.part.ranks;
+        self.attention_inputs(weights, true)?;
+        self.query_heads(run)?;
+        self.kv_rows(weights, self.rope(run))?;
+        self.compress_rows(weights, run)?;
+        if weights.indexer.is_some() {
+            self.choose_rows(run)?;
+        }
+        self.attend(weights, run)
+    }
+
+    /// The rotary table of a layer.
+    pub fn rope(&self, run: &Run) -> Rope {
+        if run.ratio == 0 { self.ropes.plain } else { self.ropes.yarn }
+    }
+
+    /// Norm and rotation of this rank's heads.
+    pub fn query_heads(&mut self, run: &Run) -> Result<(), Error> {
+        let (shape, rope) = (self.shape, self.rope(run));
+        let (heads, q) = (shape.heads / self.part.ranks, self.scratch.q);
         let (width, eps) = (shape.head_width, Some(shape.norm_eps));
-        self.backend.query_heads(&QueryHeads { q: s.q, heads, width, eps, rope })?;
-        self.kv_rows(weights, rope)?;
+        Ok(self.backend.query_heads(&QueryHeads { q, heads, width, eps, rope })?)
+    }
+
+    /// Feeds the layer's compressors.
+    pub fn compress_rows(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
+        let rope = self.rope(run);
         if let Some(compressor) = &weights.compressor {
             let kind = RowKind::Kv { round_trip: self.round_trips };
             self.compress(compressor, run, kind, rope)?;
         }
         if let Some(indexer) = &weights.indexer {
             self.compress(&indexer.compressor, run, RowKind::Index, rope)?;
-            self.choose_rows(run, rope)?;
         }
+        Ok(())
+    }
+
+    /// Queries and keys to `z`, this rank's part of attention's output.
+    pub fn attend(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
+        let (shape, s, rope) = (self.shape, self.scratch, self.rope(run));
+        let heads = shape.heads / self.part.ranks;
         let rows: Vec<Buffer> = run.compressors.iter().map(|c| c.rows).collect();
         let choice = weights.indexer.as_ref().map(|_| (s.choice, shape.index_top_k));
         self.backend.attend(&Attend {
@@ -217,11 +242,12 @@ impl Pass<'_> {
         self.project(s.output_a, self.rows, &[(weights.output_b, s.z)])
     }
 
-    /// All products of attention's input, and of the query's low rank.
-    fn attention_inputs(&mut self, weights: &Block) -> Result<(), Error> {
+    /// All products of attention's input, and of the query's low rank; without `heads` those only
+    /// that all ranks have alike.
+    pub fn attention_inputs(&mut self, weights: &Block, heads: bool) -> Result<(), Error> {
         let (shape, s) = (self.shape, self.scratch);
         let mut from_y = vec![(weights.q_a, s.q_a), (weights.kv, s.kv_plain)];
-        let mut from_q = vec![(weights.q_b, s.q)];
+        let mut from_q = if heads { vec![(weights.q_b, s.q)] } else { Vec::new() };
         if let Some(c) = &weights.compressor {
             from_y.extend([(c.values, s.values), (c.scores, s.scores)]);
         }
@@ -287,8 +313,8 @@ impl Pass<'_> {
     }
 
     /// The indexer (spec 2.7): `choice` for each row.
-    fn choose_rows(&mut self, run: &Run, rope: Rope) -> Result<(), Error> {
-        let (shape, s) = (self.shape, self.scratch);
+    pub fn choose_rows(&mut self, run: &Run) -> Result<(), Error> {
+        let (shape, s, rope) = (self.shape, self.scratch, self.rope(run));
         let rows: Vec<Buffer> = run.indexes.iter().map(|c| c.rows).collect();
         let select = IndexSelect {
             q: s.index_q,
@@ -331,8 +357,13 @@ impl Pass<'_> {
 
     /// `y` to `z`: routed and shared experts (spec 2.8). A rank computes some cells of the sum.
     fn ffn(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
-        let (shape, s) = (self.shape, self.scratch);
-        let top_k = shape.experts_used;
+        self.route(weights, run)?;
+        self.experts(weights, run)
+    }
+
+    /// Chooses experts from `y`.
+    pub fn route(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
+        let (shape, s, top_k) = (self.shape, self.scratch, self.shape.experts_used);
         self.project(s.y, self.rows, &[(weights.router, s.router)])?;
         self.backend.route(&Route {
             logits: s.router,
@@ -345,7 +376,12 @@ impl Pass<'_> {
         })?;
         let at = |what| At { layer: run.layer, what };
         self.observe_ids(at(What::Experts), s.ids, top_k)?;
-        self.observe(at(What::ExpertWeights), s.id_weights, top_k)?;
+        self.observe(at(What::ExpertWeights), s.id_weights, top_k)
+    }
+
+    /// `y` to `z`: the chosen experts, or this rank's part of their sum.
+    pub fn experts(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
+        let (shape, s, top_k) = (self.shape, self.scratch, self.shape.experts_used);
         let experts = Experts {
             x: s.y,
             routed: weights.routed,

@@ -29,18 +29,22 @@ pub struct Sharing {
     pub index_from: usize,
     /// A step of so many rows is computed in two halves: twice as many gates, each beside work.
     pub halves_from: usize,
+    /// In a step of so many rows each rank computes its own of what all have alike, where
+    /// [`ironstar_device::Backend::splits_rows`].
+    pub rows_from: usize,
 }
 
 impl Sharing {
     /// Weights only.
-    pub const NEVER: Sharing = Sharing { index_from: usize::MAX, halves_from: usize::MAX };
+    pub const NEVER: Sharing =
+        Sharing { index_from: usize::MAX, halves_from: usize::MAX, rows_from: usize::MAX };
 }
 
 impl Default for Sharing {
     /// From 4,096 compressed rows on half of the scores is more work than a gate; halves of a step
     /// read experts twice, and no measurement here has shown a gain (docs/cluster.md).
     fn default() -> Self {
-        Sharing { index_from: 16_384, halves_from: usize::MAX }
+        Sharing { index_from: 16_384, halves_from: usize::MAX, rows_from: 128 }
     }
 }
 
@@ -51,6 +55,8 @@ pub(super) struct Shared {
     pub index: bool,
     /// Rows of the first half; 0 where the step is computed whole.
     pub first_rows: usize,
+    /// Whether each rank computes its own rows of what all have alike.
+    pub rows: bool,
 }
 
 impl Shared {

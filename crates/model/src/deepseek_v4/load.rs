@@ -8,8 +8,8 @@ use super::shape::Shape;
 use super::weights::{Field, Kind, Place, TensorSpec, drafter_specs, tensor_specs};
 use crate::{Error, Fingerprint, Progress};
 use ironstar_device::{
-    Arena, Backend, Buffer, Element, Ffn, HcWeights, Matrix, MatrixSource, Part, RouteBy,
-    SharedBytes,
+    Arena, Backend, Buffer, Element, Ffn, HcWeights, Matrix, MatrixPart, MatrixSource, Part,
+    RouteBy, SharedBytes,
 };
 use ironstar_gguf::{Gguf, TensorInfo, TensorKind};
 use ironstar_quant::Format;
@@ -539,11 +539,10 @@ fn resident(
             Ok(Handle::Buffer(buffer))
         }
         (_, TensorKind::Block(format)) => {
-            let whole = bytes.as_ptr_range();
-            let mut bytes = cut(spec, format, &piece, bytes);
-            let span = (*bytes).as_ref().as_ptr_range();
-            // What was copied out of the file is nobody else's.
-            if whole.contains(&span.start) {
+            let (mut bytes, strides) = cut(spec, format, &piece, bytes);
+            // What a backend copies together is nobody else's.
+            if strides.is_none() {
+                let span = (*bytes).as_ref().as_ptr_range();
                 bytes = spans.entry(span).or_insert(bytes).clone();
             }
             let source = MatrixSource {
@@ -554,7 +553,9 @@ fn resident(
                 stack: piece.stack.len(),
                 bytes,
             };
-            Ok(Handle::Matrix(backend.matrix_part(source, piece.shards)?))
+            Ok(Handle::Matrix(
+                backend.matrix_part(source, MatrixPart { shards: piece.shards, strides })?,
+            ))
         }
         _ => unreachable!("`find` accepts nothing else"),
     }

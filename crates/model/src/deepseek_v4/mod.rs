@@ -44,6 +44,7 @@ mod part;
 mod pipeline;
 mod results;
 mod rotary;
+mod rows;
 mod scratch;
 pub mod shape;
 mod stages;
@@ -189,8 +190,6 @@ impl Model {
         let (part, met) = (load::part_of(backend), Known::default());
         let second = second_scratch(part, &kept, backend, arena)?;
         let kept = Arc::new(kept);
-        // Cards do not score a part of the rows yet.
-        let sharing = if backend.name() == "cpu" { Sharing::default() } else { Sharing::NEVER };
         Ok(Model {
             kept,
             part,
@@ -201,7 +200,7 @@ impl Model {
             ropes,
             scratch,
             second,
-            sharing,
+            sharing: Sharing::default(),
             ignored,
             steering: None,
             steering_told: Known::default(),
@@ -385,11 +384,15 @@ impl Model {
         let ends = step.spans.iter().map(|span| span.position + span.rows.len());
         let long = ends.max().is_some_and(|end| end >= self.sharing.index_from);
         let rows = step.tokens.len();
+        let ranks = self.part.ranks;
         let halves = self.second.is_some() && !is_observed && rows >= self.sharing.halves_from;
-        Shared {
-            index: self.part.ranks > 1 && long && backend.splits_index(),
-            first_rows: if halves && rows > 1 { rows.div_ceil(2) } else { 0 },
-        }
+        let first_rows = if halves && rows > 1 { rows.div_ceil(2) } else { 0 };
+        let index = ranks > 1 && long && backend.splits_index();
+        // DSpark looks at all rows after each layer.
+        let whole = is_observed || index || first_rows > 0 || self.kept.spark.is_some();
+        let split = ranks > 1 && !whole && rows >= self.sharing.rows_from;
+        let rows = split && backend.splits_rows() && rows::starts(rows, ranks).is_some();
+        Shared { index, first_rows, rows }
     }
 
     /// On the other ranks: [`Model::forward_observed`] as rank 0 ordered it.
@@ -451,10 +454,14 @@ impl Model {
                 pass.backend.embed(&Embed { table, streams, out })?;
             }
         }
+        let blocks = &self.weights.layers;
         match self.second.filter(|_| shared.first_rows > 0) {
             Some(second) => {
-                let halves = (shared.first_rows, second);
-                halves::layers(&mut pass, &self.weights.layers, step, states, halves)?;
+                halves::layers(&mut pass, blocks, step, states, (shared.first_rows, second))?;
+            }
+            None if shared.rows => {
+                let wanted = !rows.is_empty() || self.drafter.is_some();
+                rows::layers(&mut pass, blocks, step, states, wanted)?;
             }
             None => self.layers(&mut pass, states)?,
         }

@@ -90,6 +90,7 @@ impl Order {
                 put_list(&mut to, drafts.iter().flatten().map(|row| wide(*row)));
                 to.push(u8::from(shared.index));
                 put_size(&mut to, shared.first_rows);
+                to.push(u8::from(shared.rows));
             }
             Order::Draft { id, position, token, most } => {
                 to.push(4);
@@ -293,7 +294,8 @@ impl Reader<'_> {
         let spans = threes.iter().map(span).collect();
         let logits = self.list(Self::size)?;
         let (some, drafts) = (self.byte()? != 0, self.list(Self::size)?);
-        let shared = Shared { index: self.byte()? != 0, first_rows: self.size()? };
+        let (index, first_rows) = (self.byte()? != 0, self.size()?);
+        let shared = Shared { index, first_rows, rows: self.byte()? != 0 };
         let step = Step { tokens, spans };
         Ok(Order::Step { ids, step, logits, drafts: some.then_some(drafts), shared })
     }

@@ -10,7 +10,7 @@ use super::load::find;
 use super::shape::Shape;
 use super::weights::{Cut, Field, Kind, TensorSpec};
 use crate::{Error, PlanLine};
-use ironstar_device::{Cells, Part, SharedBytes};
+use ironstar_device::{Cells, Part, SharedBytes, Strides};
 use ironstar_gguf::{Bytes, Gguf, TensorKind};
 use ironstar_quant::Format;
 use std::ops::Range;
@@ -118,32 +118,26 @@ impl AsRef<[u8]> for Slice {
     }
 }
 
-/// The bytes of a piece: in place where they lie behind one another, else copied.
-pub(super) fn cut(spec: &TensorSpec, format: Format, piece: &Piece, bytes: Bytes) -> SharedBytes {
+/// Bytes that hold a piece, and where its rows lie in them unless behind one another.
+pub(super) fn cut(
+    spec: &TensorSpec,
+    format: Format,
+    piece: &Piece,
+    bytes: Bytes,
+) -> (SharedBytes, Option<Strides>) {
     let info = format.info();
     let size = |columns: usize| columns / info.block_elements * info.block_bytes;
     let rows = spec.dims.get(1).copied().unwrap_or(1);
     let row = size(spec.dims[0]);
-    let whole_rows = piece.columns.len() == spec.dims[0];
     let matrix = rows * row;
+    let start = piece.stack.start * matrix + piece.rows.start * row + size(piece.columns.start);
+    let whole_rows = piece.columns.len() == spec.dims[0];
     if whole_rows && (piece.stack.len() == 1 || piece.rows.len() == rows) {
-        let start = piece.stack.start * matrix + piece.rows.start * row;
         let len = piece.stack.len() * piece.rows.len() * row;
-        return Arc::new(Slice { bytes, range: start..start + len });
+        return (Arc::new(Slice { bytes, range: start..start + len }), None);
     }
-    let columns = size(piece.columns.start)..size(piece.columns.end);
-    let mut all = Vec::with_capacity(piece.stack.len() * piece.rows.len() * columns.len());
-    for at in piece.stack.clone() {
-        let matrix = &bytes[at * matrix..][..matrix];
-        if whole_rows {
-            all.extend_from_slice(&matrix[piece.rows.start * row..piece.rows.end * row]);
-            continue;
-        }
-        for row in matrix.chunks_exact(row).take(piece.rows.end).skip(piece.rows.start) {
-            all.extend_from_slice(&row[columns.clone()]);
-        }
-    }
-    Arc::new(all)
+    let range = 0..bytes.len();
+    (Arc::new(Slice { bytes, range }), Some(Strides { start, row, matrix }))
 }
 
 /// What a rank holds of a file's weights: lines of its share of what is cut, and of what every rank

@@ -151,6 +151,35 @@ pub(super) fn plan(shape: &Shape, options: &Options, drafter: For<'_>) -> PlanLi
 }
 
 impl Scratch {
+    /// The buffers of a step's rows from one of them on. Those of compressors have rows of another
+    /// length in each layer, and begin where they did.
+    pub fn behind(&self, row: usize, shape: &Shape) -> Scratch {
+        let rows = (self.y.len / shape.width).max(1);
+        let behind = |buffer: Buffer| buffer.behind(row * (buffer.len / rows));
+        Scratch {
+            x: behind(self.x),
+            y: behind(self.y),
+            z: behind(self.z),
+            post: behind(self.post),
+            comb: behind(self.comb),
+            q_a: behind(self.q_a),
+            q: behind(self.q),
+            kv_plain: behind(self.kv_plain),
+            kv: behind(self.kv),
+            attended: behind(self.attended),
+            output_a: behind(self.output_a),
+            index_values: behind(self.index_values),
+            index_scores: behind(self.index_scores),
+            index_q: behind(self.index_q),
+            index_weights: behind(self.index_weights),
+            choice: behind(self.choice),
+            router: behind(self.router),
+            ids: behind(self.ids),
+            id_weights: behind(self.id_weights),
+            ..*self
+        }
+    }
+
     pub fn new(
         shape: &Shape,
         options: &Options,

@@ -7,7 +7,7 @@ use crate::ranks::wide;
 use ironstar_device::Backend as _;
 use ironstar_device::{Gpu, GpuConfig, Local, LocalGroup, Peers};
 use ironstar_gguf::Gguf;
-use ironstar_model::{LogitsFor, Model, Options, State, Step, Wanted};
+use ironstar_model::{LogitsFor, Model, Options, Sharing, Span, State, Step, Wanted};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -58,13 +58,36 @@ fn on_one(files: &Files, tokens: &[u32]) -> (Rows, Vec<u8>) {
     steps(&mut gpu, &mut model, tokens, &[tokens.len()])
 }
 
+/// A session that reads, then another beside it in the same step, whose rows two cards share so
+/// that each has some of the second's: logits, and both states as they are saved.
+fn two_sessions(gpu: &mut Gpu, model: &mut Model, tokens: &[u32]) -> (Vec<f32>, [Vec<u8>; 2]) {
+    let mut states = [0, 1].map(|_| model.new_state(gpu, 256).unwrap());
+    let mut logits = Vec::new();
+    let [one, two] = &mut states;
+    let (first, second) = tokens.split_at(40);
+    let step = Step::single(first, 0);
+    model.forward(gpu, &step, &mut [&mut *one], LogitsFor::None).unwrap();
+    model.commit(one, 40).unwrap();
+    for (begin, ends) in [(0, [14, 32]), (32, [33, 34])] {
+        let rows = [0..ends[0] - begin, ends[0] - begin..ends[1] - begin];
+        let positions = [one.position(), two.position()];
+        let spans = rows.iter().zip(positions);
+        let spans = spans.map(|(rows, position)| Span { rows: rows.clone(), position }).collect();
+        let step = Step { tokens: second[begin..ends[1]].to_vec(), spans };
+        let made = model.forward(gpu, &step, &mut [&mut *one, &mut *two], LogitsFor::Last);
+        logits.extend_from_slice(made.unwrap().values());
+        model.commit(one, rows[0].len()).unwrap();
+        model.commit(two, rows[1].len()).unwrap();
+    }
+    (logits, states.map(|state| state.save(gpu).unwrap()))
+}
+
 /// What rank 0 of so many cards answers.
-fn on_cards(
+fn on_cards<T>(
     files: &Files,
     (ranks, peers): (usize, Option<Peers>),
-    tokens: &[u32],
-    lengths: &[usize],
-) -> (Rows, Vec<u8>) {
+    work: impl FnOnce(&mut Gpu, &mut Model) -> T,
+) -> T {
     let peers = peers.as_ref();
     let mut group = LocalGroup::whole(ranks, DEADLINE);
     let others = group.split_off(1);
@@ -80,7 +103,8 @@ fn on_cards(
             .collect();
         let (mut gpu, mut model) = card(files, Some(group.remove(0)), peers);
         model.meet(&mut gpu, DEADLINE).unwrap();
-        let given = steps(&mut gpu, &mut model, tokens, lengths);
+        model.share(Sharing { rows_from: 16, ..Sharing::default() });
+        let given = work(&mut gpu, &mut model);
         assert_eq!(peers.is_some(), !gpu.gate_times().unwrap().is_empty());
         model.dismiss(&mut gpu);
         others.into_iter().for_each(|other| other.join().unwrap());
@@ -93,13 +117,34 @@ fn cards_give_the_bits_of_one() {
     let tiny = wide(4);
     let drafter = Some(tiny.drafter_as(&quantised));
     let files = Files { model: tiny.gguf_as(&quantised), drafter };
-    let tokens = tiny.tokens(12);
+    let tokens = tiny.tokens(27);
     let (wanted, state) = on_one(&files, &tokens);
-    for (ranks, peers, lengths) in [(2, Some(Peers::host(2)), [7, 1, 4]), (4, None, [1, 10, 1])] {
-        let (found, saved) = on_cards(&files, (ranks, peers), &tokens, &lengths);
+    for (ranks, peers, lengths) in [(2, Some(Peers::host(2)), [17, 1, 9]), (4, None, [1, 25, 1])] {
+        let work = |gpu: &mut Gpu, model: &mut Model| steps(gpu, model, &tokens, &lengths);
+        let (found, saved) = on_cards(&files, (ranks, peers), work);
         found.assert_same_bits(&wanted, &format!("{ranks} cards"));
         assert!(saved == state, "{ranks} cards: a saved state is that of one");
     }
+}
+
+/// Rows of two sessions, some of either on each card.
+#[test]
+fn cards_share_rows_of_several_sessions() {
+    let tiny = wide(5);
+    let files = Files { model: tiny.gguf_as(&quantised), drafter: None };
+    let tokens = tiny.tokens(74);
+    let (mut gpu, mut model) = card(&files, None, None);
+    let (wanted, states) = two_sessions(&mut gpu, &mut model, &tokens);
+    let (found, saved) = on_cards(&files, (2, Some(Peers::host(2))), |gpu, model| {
+        let given = two_sessions(gpu, model, &tokens);
+        let shared = gpu.launches().kernels;
+        let count = |name| shared.iter().find(|own| own.0 == name).map_or(0, |own| own.1);
+        // Two steps were long enough. Streams are shared where logits are wanted.
+        assert_eq!([count("rows_sum"), count("rows_share")], [2 * 2 * 3, 2 * (2 * 3 + 1) + 1]);
+        given
+    });
+    same_bits(&found, &wanted, "two sessions");
+    assert!(saved == states, "saved states are those of one");
 }
 
 #[test]
@@ -108,6 +153,7 @@ fn nano_on_two_cards() {
     let files = Files { model: Gguf::open(&path).unwrap(), drafter: None };
     let tokens = [17, 400, 32];
     let (wanted, _) = on_one(&files, &tokens);
-    let (found, _) = on_cards(&files, (2, Some(Peers::host(2))), &tokens, &[2, 1]);
+    let work = |gpu: &mut Gpu, model: &mut Model| steps(gpu, model, &tokens, &[2, 1]);
+    let (found, _) = on_cards(&files, (2, Some(Peers::host(2))), work);
     same_bits(&found.logits, &wanted.logits, "two cards");
 }

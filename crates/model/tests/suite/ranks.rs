@@ -77,7 +77,7 @@ fn lead(case: &Case, exchange: impl Exchange + 'static) -> Runner {
 }
 
 /// The indexer's rows in parts and steps in halves, from the first on.
-const ALWAYS: Sharing = Sharing { index_from: 0, halves_from: 0 };
+const ALWAYS: Sharing = Sharing { index_from: 0, halves_from: 0, rows_from: 0 };
 
 /// Runs a closure on rank 0 of a group; the others follow until it is done.
 fn on_ranks<T>(case: &Case, ranks: usize, work: impl FnOnce(&mut Runner) -> T) -> T {

@@ -159,7 +159,10 @@ impl Context {
         let status = unsafe { sys::cuMemHostAlloc(&raw mut memory, bytes, 0) };
         check("pinning host memory", status)?;
         let memory = NonNull::new(memory.cast::<u8>());
-        Ok(Pinned { memory: memory.expect("the driver gave memory with success"), bytes })
+        let memory = memory.expect("the driver gave memory with success");
+        // SAFETY: exactly the range just allocated.
+        unsafe { memory.as_ptr().write_bytes(0, bytes) };
+        Ok(Pinned { memory, bytes })
     }
 }
 
@@ -284,12 +287,12 @@ pub(super) struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    /// Fills the first bytes.
-    pub(super) fn fill(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.bytes, "the bytes fit the pinned memory");
-        // SAFETY: both ranges are valid for their length and do not overlap; the caller has waited
-        // for copies that use this memory.
-        unsafe { self.memory.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    /// Lets the caller write the first bytes; they have waited for copies that use this memory.
+    pub(super) fn fill(&mut self, bytes: usize, write: impl FnOnce(&mut [u8])) {
+        assert!(bytes <= self.bytes, "the bytes fit the pinned memory");
+        // SAFETY: the range is inside the allocation, which was cleared, and this borrow is the
+        // only one; the card does not read it before the caller's next copy.
+        write(unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), bytes) });
     }
 
     /// Gives the first bytes.

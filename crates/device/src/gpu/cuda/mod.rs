@@ -22,7 +22,7 @@ pub(super) use peer::windows;
 pub use probe::{CudaDevice, cuda_devices, cuda_read_bandwidth};
 pub use times::{KernelTime, KernelTimes};
 
-use super::driver::{Address, Driver, Facts, Graph, Kernel};
+use super::driver::{Address, Driver, Facts, Fill, Graph, Kernel};
 use crate::Error;
 use call::{check, failure};
 use context::{Context, Stream, shown};
@@ -254,7 +254,17 @@ impl Driver for Cuda {
             return Ok(());
         }
         self.inside("upload", to, bytes.len())?;
-        self.staging.upload(&self.context, &self.main, to.0, bytes)
+        let fill = |at: usize, to: &mut [u8]| to.copy_from_slice(&bytes[at..][..to.len()]);
+        self.staging.upload(&self.context, &self.main, (to.0, bytes.len()), &fill)
+    }
+
+    fn upload_from(&mut self, to: Address, bytes: usize, fill: &Fill<'_>) -> Result<(), Error> {
+        self.outside_capture("upload")?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.inside("upload", to, bytes)?;
+        self.staging.upload(&self.context, &self.main, (to.0, bytes), fill)
     }
 
     fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error> {

@@ -5,6 +5,7 @@
 //! their own and send on streams of their own, so that reading the source, which may be a mapped
 //! file, overlaps with the bus. Either way the call is back as soon as the source was read.
 
+use super::super::driver::Fill;
 use super::context::{Context, Event, Pinned, Stream};
 use crate::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,11 +33,16 @@ impl Slot {
     }
 
     /// Waits for its last use, then copies and sends.
-    fn send(&mut self, stream: &Stream, to: u64, bytes: &[u8]) -> Result<(), Error> {
+    fn send(
+        &mut self,
+        stream: &Stream,
+        (to, bytes): (u64, usize),
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), Error> {
         self.sent.wait()?;
-        self.memory.fill(bytes);
+        self.memory.fill(bytes, fill);
         // SAFETY: `to` is the caller's allocation; the memory is written again only after `sent`.
-        unsafe { stream.copy_in(to, &self.memory, bytes.len()) }?;
+        unsafe { stream.copy_in(to, &self.memory, bytes) }?;
         stream.record(&self.sent)
     }
 }
@@ -60,17 +66,17 @@ impl Lane {
         &mut self,
         context: &Context,
         before: &Event,
-        to: u64,
-        bytes: &[u8],
+        (to, bytes): (u64, usize),
+        fill: &Fill<'_>,
         next: &AtomicUsize,
     ) -> Result<(), Error> {
         context.enter()?;
         self.stream.after(before)?;
         for turn in 0.. {
             let start = next.fetch_add(1, Ordering::Relaxed) * PIECE_BYTES;
-            let Some(rest) = bytes.get(start..).filter(|rest| !rest.is_empty()) else { break };
-            let piece = &rest[..rest.len().min(PIECE_BYTES)];
-            self.slots[turn % LANE_SLOTS].send(&self.stream, to + start as u64, piece)?;
+            let Some(rest) = bytes.checked_sub(start).filter(|rest| *rest > 0) else { break };
+            let piece = (to + start as u64, rest.min(PIECE_BYTES));
+            self.slots[turn % LANE_SLOTS].send(&self.stream, piece, |to| fill(start, to))?;
         }
         self.stream.record(&self.sent)
     }
@@ -98,16 +104,16 @@ impl Staging {
         &mut self,
         context: &Context,
         main: &Stream,
-        to: u64,
-        bytes: &[u8],
+        (to, bytes): (u64, usize),
+        fill: &Fill<'_>,
     ) -> Result<(), Error> {
-        if bytes.len() <= SMALL_BYTES {
+        if bytes <= SMALL_BYTES {
             let slot = &mut self.small[self.next_small];
             self.next_small = (self.next_small + 1) % SMALL_SLOTS;
-            return slot.send(main, to, bytes);
+            return slot.send(main, (to, bytes), |to| fill(0, to));
         }
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let wanted = threads.min(LANES_MAX).min(bytes.len().div_ceil(PIECE_BYTES));
+        let wanted = threads.min(LANES_MAX).min(bytes.div_ceil(PIECE_BYTES));
         while self.lanes.len() < wanted {
             self.lanes.push(Lane::new(context)?);
         }
@@ -115,13 +121,13 @@ impl Staging {
         let (next, before) = (AtomicUsize::new(0), &self.before);
         let lanes = &mut self.lanes[..wanted];
         let results: Vec<Result<(), Error>> = match lanes {
-            [lane] => vec![lane.send(context, before, to, bytes, &next)],
+            [lane] => vec![lane.send(context, before, (to, bytes), fill, &next)],
             lanes => std::thread::scope(|scope| {
                 let running: Vec<_> = lanes
                     .iter_mut()
                     .map(|lane| {
                         let next = &next;
-                        scope.spawn(move || lane.send(context, before, to, bytes, next))
+                        scope.spawn(move || lane.send(context, before, (to, bytes), fill, next))
                     })
                     .collect();
                 running

@@ -10,11 +10,13 @@
 //! every read, and at the end of a step.
 
 mod ranks;
+mod rows;
 #[cfg(all(test, feature = "host-driver"))]
 mod tests;
 mod window;
 
 pub(super) use ranks::Ranks;
+pub(super) use rows::{share, sum_own};
 pub use window::Peers;
 pub(super) use window::Window;
 
@@ -202,15 +204,24 @@ pub(super) fn sum(
     buffer: Buffer,
     len: usize,
 ) -> Result<bool, Error> {
-    let Some(exchange) = gpu.exchange.as_ref().filter(|_| gpu.gates.is_some()) else {
+    if !enter(gpu)? {
         return Ok(false);
-    };
-    let epoch = exchange.epoch();
+    }
     let ask = Ask { operation: "sum_ranks", operand: "the part" };
     let Place::At(x) = gpu.f32(ask, buffer, len)? else {
         unreachable!("buffers lie in memory that stays")
     };
-    let gates = gpu.gates.as_mut().expect("seen above");
+    pass(gpu, gate, (x, len), len >= CHUNKS_MIN && len.is_multiple_of(4))?;
+    if let Some(exchange) = &mut gpu.exchange {
+        exchange.passed(gate, 4 * len);
+    }
+    Ok(true)
+}
+
+/// Whether there are gates; they are then those of the group's epoch.
+fn enter(gpu: &mut Gpu) -> Result<bool, Error> {
+    let (Some(exchange), Some(gates)) = (&gpu.exchange, &mut gpu.gates) else { return Ok(false) };
+    let epoch = exchange.epoch();
     if gates.epoch != epoch {
         // Everything of the old epoch has been waited for, since it broke.
         (gates.epoch, gates.sequence, gates.pending) = (epoch, 0, (0, Vec::new()));
@@ -219,9 +230,6 @@ pub(super) fn sum(
         gpu.flush()?;
         gpu.driver.upload(fate, &[0; 4 * MARK])?;
     }
-    pass(gpu, gate, (x, len), len >= CHUNKS_MIN && len.is_multiple_of(4))?;
-    let exchange = gpu.exchange.as_mut().expect("seen above");
-    exchange.passed(gate, 4 * len);
     Ok(true)
 }
 

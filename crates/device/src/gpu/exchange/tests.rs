@@ -1,7 +1,7 @@
 use super::super::host::Memory;
 use super::window::bytes;
 use super::*;
-use crate::{Backend, Element, GpuConfig, Local, LocalGroup};
+use crate::{Backend, Element, GpuConfig, Local, LocalGroup, RowsOf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -86,6 +86,90 @@ fn sums_of_all_ranks_are_the_tree_of_their_parts() {
                 }
             }
         }
+    }
+}
+
+/// A buffer of a rank's numbers, `[rows, width]`.
+fn rows_of(gpu: &mut Gpu, element: Element, [rows, width]: [usize; 2], seed: usize) -> RowsOf {
+    let arena = gpu.arena();
+    let buffer = gpu.alloc(arena, element, rows * width).expect("a small number");
+    let bytes = element.bytes() * rows * width;
+    let bytes: Vec<u8> =
+        (0..bytes).map(|at| (at * 7 + seed * 31 + at / 251) as u8 & 0x7f).collect();
+    gpu.write(buffer, 0, &bytes).expect("it fits");
+    RowsOf { buffer, width }
+}
+
+fn bytes_of_rows(gpu: &mut Gpu, rows: RowsOf) -> Vec<u8> {
+    let mut bytes = vec![0; rows.buffer.len * rows.buffer.element.bytes()];
+    gpu.read(rows.buffer, 0, &mut bytes).expect("the group is whole");
+    bytes
+}
+
+#[test]
+fn rows_of_all_ranks_meet() {
+    let kinds = [
+        (Element::F32, 5),
+        (Element::Bf16, 2),
+        (Element::U32, 3),
+        (Element::F32, 700),
+        (Element::F32, 1),
+        (Element::Bf16, 64),
+        (Element::F32, 2),
+    ];
+    for (ranks, starts) in [(2, &[0, 20, 43][..]), (4, &[0, 8, 20, 28, 37])] {
+        let rows = starts[ranks];
+        let all = on_all(ranks, LONG, |mut gpu| {
+            let rank = gpu.exchange().expect("a rank").rank();
+            let mine: Vec<RowsOf> = kinds
+                .iter()
+                .map(|(element, width)| rows_of(&mut gpu, *element, [rows, *width], rank))
+                .collect();
+            let before: Vec<_> = mine.iter().map(|own| bytes_of_rows(&mut gpu, *own)).collect();
+            gpu.sum_rows(GateKind::Ffn, mine[3], starts).expect("the group is whole");
+            let sums = bytes_of_rows(&mut gpu, mine[3]);
+            gpu.write(mine[3].buffer, 0, &before[3]).expect("it fits");
+            gpu.share_rows(GateKind::Ffn, &mine, starts).expect("the group is whole");
+            let after: Vec<_> = mine.iter().map(|own| bytes_of_rows(&mut gpu, *own)).collect();
+            (before, sums, after)
+        });
+        for (rank, (_, sums, after)) in all.iter().enumerate() {
+            for (at, (element, width)) in kinds.iter().enumerate() {
+                let row = width * element.bytes();
+                for (owner, range) in starts.windows(2).enumerate() {
+                    let range = range[0] * row..range[1] * row;
+                    let wanted = &all[owner].0[at][range.clone()];
+                    assert!(after[at][range] == *wanted, "{element:?} {width}, rank {rank}");
+                }
+            }
+            let words = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes.as_chunks::<4>().0[at]);
+            for at in starts[rank] * 700..starts[rank + 1] * 700 {
+                let parts: Vec<f32> = all.iter().map(|rank| words(&rank.0[3], at)).collect();
+                let wanted = ironstar_quant::subtree(&parts);
+                assert_eq!(words(sums, at).to_bits(), wanted.to_bits(), "{at}, rank {rank}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranges_of_rows_that_cannot_be_are_refused() {
+    let reasons = on_all(2, LONG, |mut gpu| {
+        let rows = rows_of(&mut gpu, Element::F32, [40, 4], 0);
+        let mut refused = |rows: RowsOf, starts: &[usize]| {
+            gpu.share_rows(GateKind::Ffn, &[rows], starts).expect_err("cannot be").to_string()
+        };
+        let odd = RowsOf { width: 0, ..rows };
+        [
+            refused(rows, &[0, 18, 40]),
+            refused(rows, &[0, 4, 40]),
+            refused(rows, &[0, 40]),
+            refused(rows, &[0, 20, 48]),
+            refused(odd, &[0, 20, 40]),
+        ]
+    });
+    for text in &reasons[0] {
+        assert!(text.contains("share_rows"), "{text}");
     }
 }
 
@@ -246,11 +330,22 @@ fn who_gives_up_is_heard_inside_a_kernel() {
         };
         let exchange = gpu.exchange().expect("a rank");
         assert_eq!(exchange.reform(), Ok(1));
-        (reason, sum_of(&mut gpu, GateKind::Ffn, &mine).expect("whole again"))
+        let whole = sum_of(&mut gpu, GateKind::Ffn, &mine).expect("whole again");
+        // Shared rows are gates like others.
+        let rows = rows_of(&mut gpu, Element::F32, [16, 40], rank);
+        let shared = if rank == 1 {
+            gpu.exchange().expect("a rank").abort("no more memory");
+            String::new()
+        } else {
+            gpu.share_rows(GateKind::Ffn, &[rows], &[0, 8, 16]).expect("recorded");
+            gpu.finish().expect_err("rank 1 gave up").to_string()
+        };
+        (reason, whole, shared)
     });
     assert!(begun.elapsed() < LONG / 2);
     assert_eq!(all[0].0, "rank 1 gave up: no memory");
     assert_eq!(all[0].1, all[1].1);
+    assert_eq!(all[0].2, "rank 1 gave up: no more memory");
     let lost = on_all(2, LONG, |mut gpu| {
         let rank = gpu.exchange().expect("a rank").rank();
         (rank == 0).then(|| sum_of(&mut gpu, GateKind::Ffn, &[1.0; 64]).map_err(|e| e.to_string()))

@@ -4,8 +4,10 @@
 //! A fault that it finds (divergent barriers, missing lanes, races and unwritten words in shared
 //! memory, accesses outside of buffers) is an error of the launch that names kernel and group.
 
+mod fault;
 mod memory;
 
+pub use fault::HostFault;
 pub(crate) use memory::Memory;
 
 use super::driver::{Address, Driver, Facts, Graph, Kernel};
@@ -71,6 +73,7 @@ pub(crate) struct Host {
     allocations: BTreeMap<u64, usize>,
     /// Allocations that were passed to kernels since their marks were last checked.
     passed: HashSet<u64>,
+    fault: HostFault,
     library: Library,
 }
 
@@ -82,6 +85,13 @@ impl Host {
     /// The kernels, compiled unless this machine has them already.
     pub fn new() -> Result<Self, Error> {
         Host::with("")
+    }
+
+    /// As a device in which a test plants faults.
+    pub fn failing(fault: HostFault) -> Result<Self, Error> {
+        let mut host = Host::new()?;
+        host.fault = fault;
+        Ok(host)
     }
 
     /// As a device whose groups have little shared memory.
@@ -122,8 +132,8 @@ impl Host {
             clock_khz: 1_000_000,
         };
         let (kernels, names, passed) = (Vec::new(), HashMap::new(), HashSet::new());
-        let allocations = BTreeMap::new();
-        Ok(Host { facts, runtime, kernels, names, allocations, passed, library })
+        let (allocations, fault) = (BTreeMap::new(), HostFault::default());
+        Ok(Host { facts, runtime, kernels, names, allocations, passed, fault, library })
     }
 
     /// The allocation that an address lies in or behind.
@@ -301,6 +311,9 @@ impl Driver for Host {
         buffers: &[Address],
         arguments: &[u8],
     ) -> Result<(), Error> {
+        if self.fault.strikes() {
+            return Err(device_error("launching a kernel", "a planted fault".into()));
+        }
         let found = usize::try_from(kernel.0).ok().and_then(|index| self.kernels.get(index));
         let (function, name) = found.ok_or(Error::Handle { operation: "launch", id: kernel.0 })?;
         let fits = buffers.len() < PARAMETERS_MAX

@@ -9,32 +9,25 @@
 use super::super::arguments::{CellsPartArgs, LocalArgs, PairsArgs, RepeatArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
+use super::super::weights::Laid;
 use super::super::{Folded, Gpu, Scratch, Weights, check, size, small};
 use super::products::{Input, Product, product};
 use super::{GROUP, SIMDGROUPS};
-use crate::{Backend, Buffer, Cells, Error, Matrix, MatrixSource, Project};
+use crate::{Backend, Buffer, Cells, Error, Matrix, MatrixPart, MatrixSource, Project, Strides};
 use ironstar_quant::Activation;
-use std::sync::Arc;
-
-/// Parts of fewer bytes are folded by one thread.
-const FOLD_ALONE: usize = 4 << 20;
-/// Most threads that fold.
-const FOLD_THREADS: usize = 8;
 
 /// [`Backend::matrix_part`].
 pub(in super::super) fn matrix(
     gpu: &mut Gpu,
     source: MatrixSource<'_>,
-    shards: usize,
+    part: MatrixPart,
 ) -> Result<Matrix, Error> {
-    if shards == 8 {
-        return gpu.matrix(source);
-    }
     let operation = "matrix_part";
     let MatrixSource { name, format, rows, columns, stack, .. } = source;
+    let shards = part.shards;
     check(
         operation,
-        matches!(shards, 1 | 2 | 4),
+        matches!(shards, 1 | 2 | 4 | 8),
         || format!("{name} has {shards} shards"),
         "1, 2, 4 or 8 are a subtree",
     )?;
@@ -42,23 +35,19 @@ pub(in super::super) fn matrix(
     let unit = format.info().shard_unit();
     check(
         operation,
-        rows.is_multiple_of(ways) && columns.is_multiple_of(unit),
+        ways == 1 || (rows.is_multiple_of(ways) && columns.is_multiple_of(unit)),
         || format!("{name} has {rows} rows of {columns}"),
         &format!("on a GPU {ways} equal parts of the rows, and whole units of {unit} columns"),
     )?;
-    let bytes = (*source.bytes).as_ref();
-    let row_bytes = format.row_bytes(columns).unwrap_or(0);
-    check(
-        operation,
-        row_bytes > 0 && bytes.len() == size(&[stack, rows, row_bytes]),
-        || format!("{name} has {} bytes", bytes.len()),
-        &format!("{stack} x {rows} rows of {row_bytes} bytes"),
-    )?;
-    let bytes = fold(bytes, [rows, row_bytes], ways);
-    let (folded_rows, folded_columns) = (rows / ways, size(&[columns, ways]));
-    let bytes = Arc::new(bytes);
-    let whole = MatrixSource { rows: folded_rows, columns: folded_columns, bytes, ..source };
-    let folded = Folded { matrix: gpu.matrix(whole)?, shards };
+    let Some(strides) = part.strides.or_else(|| behind_one_another(&source, ways)) else {
+        return gpu.matrix(source);
+    };
+    let laid = Laid::rows(&source, strides, ways)?;
+    if ways == 1 {
+        return gpu.place_matrix(name, [stack, rows, columns], &laid);
+    }
+    let folded = [stack, rows / ways, size(&[columns, ways])];
+    let folded = Folded { matrix: gpu.place_matrix(name, folded, &laid)?, shards };
     let weights = Weights { folded: Some(folded), ..gpu.weights(operation, folded.matrix)? };
     let id = small(operation, gpu.matrices.len())?;
     let matrix = Matrix { id, format, rows, columns, stack };
@@ -66,32 +55,10 @@ pub(in super::super) fn matrix(
     Ok(matrix)
 }
 
-/// Rows of a stack of matrices in their order of the folded ones.
-fn fold(bytes: &[u8], [rows, row_bytes]: [usize; 2], ways: usize) -> Vec<u8> {
-    let each = rows / ways;
-    let mut out = vec![0; bytes.len()];
-    let take = |first: usize, to: &mut [u8]| {
-        for (at, to) in (first..).zip(to.chunks_exact_mut(row_bytes)) {
-            let (matrix, row) = (at / rows, at % rows);
-            let from = matrix * rows + row % ways * each + row / ways;
-            to.copy_from_slice(&bytes[from * row_bytes..][..row_bytes]);
-        }
-    };
-    let threads = match bytes.len() {
-        0..FOLD_ALONE => 1,
-        _ => std::thread::available_parallelism().map_or(1, usize::from).min(FOLD_THREADS),
-    };
-    let all = bytes.len() / row_bytes;
-    let some = all.div_ceil(threads);
-    std::thread::scope(|scope| {
-        for (index, to) in out.chunks_mut(some * row_bytes).enumerate().skip(1) {
-            let take = &take;
-            scope.spawn(move || take(index * some, to));
-        }
-    });
-    let first = out.len().min(some * row_bytes);
-    take(0, &mut out[..first]);
-    out
+/// Where rows lie that nothing is said of; nowhere if they are to be as they are.
+fn behind_one_another(source: &MatrixSource<'_>, ways: usize) -> Option<Strides> {
+    let row = source.format.row_bytes(source.columns).unwrap_or(0);
+    (ways > 1).then_some(Strides { start: 0, row, matrix: size(&[row, source.rows]) })
 }
 
 /// Rows as the products of a folded matrix want them: each as often as there are ways.

@@ -38,7 +38,7 @@ fn halves_have_all_rows_of_a_step_and_no_other() {
 
 #[test]
 fn halves_without_rows_or_room_are_refused() {
-    let cut = |first_rows| Shared { index: false, first_rows };
+    let cut = |first_rows| Shared { first_rows, ..Shared::default() };
     assert!(cut(0).check(7, 0).is_ok(), "whole");
     assert!(cut(4).check(8, 4).is_ok());
     for (first, rows, room) in [(3, 8, 4), (8, 8, 4), (9, 8, 4), (usize::MAX, 8, 4)] {

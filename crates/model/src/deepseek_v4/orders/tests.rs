@@ -14,7 +14,7 @@ fn samples() -> Vec<Order> {
             step: step.clone(),
             logits: vec![1, 2],
             drafts: None,
-            shared: Shared { index: true, first_rows: 2 },
+            shared: Shared { index: true, first_rows: 2, rows: true },
         },
         Order::Step {
             ids: vec![3, 4],

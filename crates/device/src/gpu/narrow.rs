@@ -1,0 +1,48 @@
+//! A step that is some of its rows for a while ([`crate::Backend::narrow`]).
+
+use super::{Gpu, StepData, check};
+use crate::Error;
+use crate::cpu::steps::Rows;
+use std::ops::Range;
+
+/// The view of the step that is not in use: the whole while it is narrowed, else the last part.
+#[derive(Default)]
+pub(super) struct Narrowed {
+    now: Option<Range<usize>>,
+    other: Option<(Range<usize>, Rows, StepData)>,
+}
+
+/// [`crate::Backend::narrow`].
+pub(super) fn narrow(gpu: &mut Gpu, rows: Option<Range<usize>>) -> Result<(), Error> {
+    if gpu.narrowed.now == rows {
+        return Ok(());
+    }
+    gpu.settle()?;
+    // Blocks beside rows are found by where their rows begin, which the whole and a part share.
+    gpu.prepared.set(None);
+    if let Some(range) = gpu.narrowed.now.take() {
+        swap(gpu, range);
+    }
+    let Some(range) = rows else { return Ok(()) };
+    let all = gpu.rows.len();
+    let found = || format!("rows {range:?} of {all}");
+    let inside = range.start < range.end && range.end <= all;
+    check("narrow", inside, found, "rows of the step, and some")?;
+    if gpu.narrowed.other.as_ref().is_none_or(|(own, ..)| *own != range) {
+        let part = gpu.rows.part(range.clone());
+        gpu.narrowed.other = Some((range.clone(), part, StepData::default()));
+    }
+    swap(gpu, range.clone());
+    gpu.narrowed.now = Some(range);
+    Ok(())
+}
+
+/// Changes the view in use for the other. Numbers of gates go on in both: each counts from where
+/// the step stood when it passed its first.
+fn swap(gpu: &mut Gpu, range: Range<usize>) {
+    if let Some((_, rows, step)) = gpu.narrowed.other.take() {
+        let rows = std::mem::replace(&mut gpu.rows, rows);
+        let step = std::mem::replace(&mut gpu.step, step);
+        gpu.narrowed.other = Some((range, rows, step));
+    }
+}
