@@ -97,20 +97,20 @@ impl Pass<'_> {
         self.attention_by_rows(weights, run, own)?;
         self.backend.sum_rows(GateKind::Attention, z, &own.starts)?;
 
-        self.to_own(own, run)?;
+        self.enter_own(own, run)?;
         self.leave_attention(&mine)?;
         self.mix(mine.x, weights.hc_ffn, weights.ffn_norm)?;
         self.route(weights, &mine)?;
-        self.to_all(own)?;
+        self.enter_all(own)?;
         let (s, top_k) = (own.whole, self.shape.experts_used);
         let chosen = [(s.y, self.shape.width), (s.ids, top_k), (s.id_weights, top_k)];
         self.share(own, GateKind::Ffn, &chosen)?;
         self.experts(weights, run)?;
         self.backend.sum_rows(GateKind::Ffn, z, &own.starts)?;
 
-        self.to_own(own, run)?;
+        self.enter_own(own, run)?;
         self.leave_ffn(&mine)?;
-        self.to_all(own)
+        self.enter_all(own)
     }
 
     /// The streams of own rows to this rank's part of all rows of attention's output.
@@ -121,11 +121,11 @@ impl Pass<'_> {
         own: &OwnRows,
     ) -> Result<(), Error> {
         let (shape, s, mine) = (self.shape, own.whole, own.run(run));
-        self.to_own(own, run)?;
+        self.enter_own(own, run)?;
         self.mix(mine.x, weights.hc_attn, weights.attn_norm)?;
         self.attention_inputs(weights, false)?;
         self.kv_rows(weights, self.rope(run))?;
-        self.to_all(own)?;
+        self.enter_all(own)?;
         let mut made = vec![(s.q_a, shape.q_rank), (s.kv, shape.head_width)];
         if weights.compressor.is_some() {
             let width = parts(run.ratio) * shape.head_width;
@@ -140,16 +140,16 @@ impl Pass<'_> {
         self.query_heads(run)?;
         self.compress_rows(weights, run)?;
         if weights.indexer.is_some() {
-            self.to_own(own, run)?;
+            self.enter_own(own, run)?;
             self.choose_rows(&mine)?;
-            self.to_all(own)?;
+            self.enter_all(own)?;
             self.share(own, GateKind::Attention, &[(s.choice, shape.index_top_k)])?;
         }
         self.attend(weights, run)
     }
 
     /// What follows is about this rank's rows.
-    fn to_own(&mut self, own: &OwnRows, run: &Run) -> Result<(), Error> {
+    fn enter_own(&mut self, own: &OwnRows, run: &Run) -> Result<(), Error> {
         let first = own.rows.start * parts(run.ratio.max(1)) * self.shape.head_width;
         let (values, scores) = (own.whole.values.behind(first), own.whole.scores.behind(first));
         self.scratch = Scratch { values, scores, ..own.own };
@@ -158,7 +158,7 @@ impl Pass<'_> {
     }
 
     /// What follows is about all rows.
-    fn to_all(&mut self, own: &OwnRows) -> Result<(), Error> {
+    fn enter_all(&mut self, own: &OwnRows) -> Result<(), Error> {
         self.scratch = own.whole;
         self.rows = own.starts.last().copied().unwrap_or(0);
         Ok(self.backend.narrow(None)?)

@@ -95,7 +95,7 @@ fn rows_of(gpu: &mut Gpu, element: Element, [rows, width]: [usize; 2], seed: usi
     let buffer = gpu.alloc(arena, element, rows * width).expect("a small number");
     let bytes = element.bytes() * rows * width;
     let bytes: Vec<u8> =
-        (0..bytes).map(|at| (at * 7 + seed * 31 + at / 251) as u8 & 0x7f).collect();
+        (0..bytes).map(|at| ((at * 7 + seed * 31 + at / 251) % 127).to_le_bytes()[0]).collect();
     gpu.write(buffer, 0, &bytes).expect("it fits");
     RowsOf { buffer, width }
 }
