@@ -48,6 +48,17 @@ fn rank_counts_that_cannot_be_are_told_before_anything_starts() {
 }
 
 #[test]
+fn what_only_cards_can_do_is_told() {
+    for more in [["--ranks", "2"], ["--stages", "2"]] {
+        let words = ["run", "-p", "x", "--backend", "cpu", "--transport", "peer"];
+        let (code, errors) = failure(&[&words[..], &more].concat());
+        assert!(code == 2 && errors.contains("--backend cuda"), "{code} {errors}");
+    }
+    let (code, errors) = failure(&["run", "-p", "x", "--ranks", "2", "--transport", "pigeon"]);
+    assert!(code == 2 && errors.contains("or peer"), "{code} {errors}");
+}
+
+#[test]
 fn a_rank_that_people_start_joins() {
     let words: Vec<&str> =
         ASK.iter().copied().chain(["--ranks", "2", "--listen", "127.0.0.1:0"]).collect();
