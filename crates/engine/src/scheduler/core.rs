@@ -91,6 +91,15 @@ pub struct Scheduler<S: Source> {
     done: Status,
     /// What guessing cost and gained in the last answer that was alone.
     costs: CostModel,
+    /// When the last step gave tokens of answers, as long as there are any.
+    told: Option<Duration>,
+}
+
+/// When a step began, and how long after the tokens before.
+#[derive(Clone, Copy)]
+struct Begin {
+    at: Duration,
+    between: Duration,
 }
 
 impl<S: Source> Scheduler<S> {
@@ -114,6 +123,7 @@ impl<S: Source> Scheduler<S> {
             status: Arc::default(),
             done: Status::default(),
             costs: CostModel::default(),
+            told: None,
         }
     }
 
@@ -252,8 +262,18 @@ impl<S: Source> Scheduler<S> {
         self.sweep();
         self.admit();
         self.step();
+        if self.active.is_empty() {
+            self.told = None;
+        }
         self.publish();
         !(self.queue.is_empty() && self.active.is_empty())
+    }
+
+    /// Whether answers wait for their next step, so that what is not urgent should wait for it.
+    pub(super) fn is_due(&self) -> bool {
+        let answers = self.active.iter().filter(|active| active.last_token.is_some()).count();
+        let since = self.told.map(|told| self.clock.now().saturating_sub(told));
+        since.is_some_and(|since| self.pacer.is_due(answers, since))
     }
 
     fn publish(&self) {
@@ -404,13 +424,15 @@ impl<S: Source> Scheduler<S> {
 
     /// One step of all rows that [`Scheduler::compose`] chose.
     fn step(&mut self) {
-        let start = self.clock.now();
-        let (items, failures) = self.compose();
+        let at = self.clock.now();
+        let between = self.told.map_or(Duration::ZERO, |told| at.saturating_sub(told));
+        let begin = Begin { at, between };
+        let (items, failures) = self.compose(between);
         let mut ends: Vec<(usize, Result<Finish, Failure>)> =
             failures.into_iter().map(|(index, failure)| (index, Err(failure))).collect();
         if !items.is_empty() {
             match self.evaluate(&items) {
-                Ok(logits) => ends.extend(self.settle(&items, &logits, start)),
+                Ok(logits) => ends.extend(self.settle(&items, &logits, begin)),
                 Err(failure) => ends.extend(self.failed(&items, failure)),
             }
         }
@@ -421,7 +443,7 @@ impl<S: Source> Scheduler<S> {
     }
 
     /// The rows of the next step, in the order of the active requests, and who could not guess.
-    fn compose(&mut self) -> (Vec<Item>, Vec<(usize, Failure)>) {
+    fn compose(&mut self, between: Duration) -> (Vec<Item>, Vec<(usize, Failure)>) {
         let alone = self.suspects.front().copied();
         let (mut answers, mut readers) = (Vec::new(), Vec::new());
         for (index, active) in self.active.iter().enumerate() {
@@ -439,8 +461,12 @@ impl<S: Source> Scheduler<S> {
         let spare = self.facts.step_rows.saturating_sub(answers.len());
         let guesses = if readers.is_empty() { spare } else { 0 };
         let (mut items, failures) = self.answer_rows(&answers, guesses);
-        let mut left =
-            if readers.is_empty() { 0 } else { self.pacer.slice(answers.len()).min(spare) };
+        let is_fresh = |r: &(_, _, usize, usize)| self.active[r.2].stats.reused == r.3;
+        let fresh = readers.iter().any(is_fresh);
+        let mut left = 0;
+        if !readers.is_empty() {
+            left = self.pacer.slice(answers.len(), between, fresh).min(spare);
+        }
         for (_, _, index, position) in readers {
             let active = &mut self.active[index];
             let waiting = &active.timeline[position..];
@@ -522,7 +548,7 @@ impl<S: Source> Scheduler<S> {
         &mut self,
         items: &[Item],
         mut logits: &[f32],
-        start: Duration,
+        begin: Begin,
     ) -> Vec<(usize, Result<Finish, Failure>)> {
         let (mut ends, mut answers, mut prompt_rows, mut guesses) = (Vec::new(), 0, 0, 0);
         let lone = self.active.len() == 1;
@@ -550,7 +576,7 @@ impl<S: Source> Scheduler<S> {
                 let right = speculation.accepted - before.1;
                 let Proposal { guesser, asked, drafting, .. } = active.proposal;
                 let is_cut = tokens - before.0 == right;
-                let step = now.saturating_sub(start).saturating_sub(drafting);
+                let step = now.saturating_sub(begin.at).saturating_sub(drafting);
                 let (guesses, times) = (item.guesses, [drafting, step]);
                 let cycle = Cycle { guesser, asked, guesses, right, is_cut, times };
                 speculation.count(&cycle);
@@ -561,8 +587,10 @@ impl<S: Source> Scheduler<S> {
             }
         }
         if guesses == 0 {
-            self.pacer.observe(answers, prompt_rows, self.clock.now().saturating_sub(start));
+            let step = now.saturating_sub(begin.at);
+            self.pacer.observe(answers, prompt_rows, step, begin.between);
         }
+        self.told = (answers > 0).then_some(now);
         self.done.steps += 1;
         self.done.prompt_rows += prompt_rows as u64;
         self.done.answer_rows += (answers + guesses) as u64;

@@ -25,6 +25,9 @@ pub struct Reply {
 /// Finds the reply to a prompt.
 pub type Choose = Box<dyn FnMut(&[u32]) -> Option<Reply> + Send>;
 
+/// Makes another time of a step's.
+pub type Uneven = Box<dyn FnMut(Duration) -> Duration + Send>;
+
 /// Timelines that a script remembers.
 const KEPT_MAX: usize = 64;
 
@@ -55,6 +58,10 @@ pub struct Script {
     pub step_time: Duration,
     /// Time of each row.
     pub row_time: Duration,
+    /// Time of a session's beginning, and of the mark at a prompt's end.
+    pub edge_time: Duration,
+    /// What becomes of a step's time, as on a machine that others use too.
+    pub uneven: Option<Uneven>,
     /// Memory of a token's state.
     pub token_bytes: u64,
     /// Whether a session starts where an earlier one has been, as a model with checkpoints does.
@@ -77,6 +84,8 @@ impl Script {
             end,
             step_time: Duration::ZERO,
             row_time: Duration::ZERO,
+            edge_time: Duration::ZERO,
+            uneven: None,
             token_bytes: 1,
             reuse: false,
             clock,
@@ -137,6 +146,7 @@ impl Source for Script {
     }
 
     fn open(&mut self, _context: usize, tokens: &[u32], fresh: bool) -> Result<Part, Error> {
+        self.clock.wait(self.edge_time);
         let mut reply = self.replies.iter().find(|reply| reply.prompt == tokens).cloned();
         if reply.is_none() {
             reply = self.choose.as_mut().and_then(|choose| choose(tokens));
@@ -170,6 +180,7 @@ impl Source for Script {
             let hit = |d: &&(usize, Duration)| (start..start + item.tokens.len()).contains(&d.0);
             time += item.session.delays.iter().filter(hit).map(|d| d.1).sum::<Duration>();
         }
+        let time = self.uneven.as_mut().map_or(time, |uneven| uneven(time));
         self.clock.wait(time);
         let mut logits = Vec::new();
         for item in work.iter() {
@@ -207,6 +218,7 @@ impl Source for Script {
     }
 
     fn mark(&mut self, session: &mut Part) -> Result<(), Error> {
+        self.clock.wait(self.edge_time);
         self.remember(&session.timeline);
         Ok(())
     }

@@ -45,14 +45,18 @@ where
 }
 
 fn run<S: Source>(mut scheduler: Scheduler<S>, received: &mpsc::Receiver<Command>) -> S {
-    let mut busy = false;
+    let (mut busy, mut has_taken) = (false, false);
     loop {
-        // While there is work, commands are only picked up.
-        let command = if busy {
+        // While there is work, commands are only picked up, and where answers would wait for that
+        // one by one.
+        let command = if has_taken && busy && scheduler.is_due() {
+            Err(RecvTimeoutError::Timeout)
+        } else if busy {
             received.recv_timeout(Duration::ZERO)
         } else {
             received.recv().map_err(|_| RecvTimeoutError::Disconnected)
         };
+        has_taken = command.is_ok();
         match command {
             Ok(Command::Submit(id, request, sink)) => {
                 scheduler.submit(id, *request, sink);
