@@ -1,8 +1,10 @@
 //! Measures guessing in processor seconds: answers to the bundled model's tool calls and stories,
-//! and adversarial text (any tokens, drawn hot), plain and with each way of guessing, in turn, the
-//! median of all rounds. Prints what steps of 1 to 6 rows and a pass of the drafter cost, and how
-//! many guesses were right. Fails when guessing by itself (`Auto`) loses on tool calls or stories,
-//! or more than 3 % on adversarial text.
+//! and adversarial text (any tokens, drawn hot). Each answer is given plainly, twice with guesses,
+//! and plainly again, so that a machine that slows down meanwhile favours neither; a round is all
+//! of them, and told is the median of nine rounds at least, with the quarters of them beside it. As
+//! a control the second of the plain answers stands against the first: that the two differ is the
+//! machine. Prints what steps of 1 to 6 rows cost, and how many guesses were right. Fails when
+//! guessing by itself (`Auto`) loses on tool calls or stories, or more than 3 % on adversarial text.
 //!
 //! `cargo run --release -p ironstar-engine --example guess_rate [ROUNDS [KIND]]`; Unix only.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
@@ -18,36 +20,45 @@ use ironstar_engine::{
 use std::path::{Path, PathBuf};
 
 const ANSWER: usize = 64;
-const WAYS: [Speculation; 4] =
-    [Speculation::Off, Speculation::Auto, Speculation::Mtp, Speculation::Lookup];
+const WAYS: [Speculation; 3] = [Speculation::Auto, Speculation::Mtp, Speculation::Lookup];
+/// Fewest rounds: of less the median says little.
+const ROUNDS: usize = 9;
 
 fn main() -> Result<(), Error> {
-    let rounds = std::env::args().nth(1).map_or(9, |n| n.parse().expect("a number of rounds"));
+    let rounds = std::env::args().nth(1).map(|n| n.parse().expect("a number of rounds"));
+    let rounds: usize = rounds.unwrap_or(ROUNDS).max(ROUNDS);
     let options = EngineOptions { threads: 1, ..EngineOptions::default() };
     let mut engine = Engine::open(&file("models/nano.gguf"), options, &mut |_| {})?;
     costs(&mut engine)?;
     let only = std::env::args().nth(2);
     let mut lost = Vec::new();
-    for (kind, least) in [("tool", 1.0), ("story_qa-thinking", 1.0), ("adversarial", 0.97)] {
+    for (kind, least_rate) in [("tool", 1.0), ("story_qa-thinking", 1.0), ("adversarial", 0.97)] {
         if only.as_ref().is_some_and(|only| only != kind) {
             continue;
         }
         let prompts = prompts(&engine, kind);
         let temperature = if kind == "adversarial" { 1.5 } else { 0.0 };
-        let (seconds, reports) = measure(&mut engine, &prompts, temperature, rounds)?;
-        let plain = median(&seconds[0]);
-        println!("{kind}: {} prompts, plain {:.1} ms", prompts.len(), plain * 1e3);
-        for (way, how) in WAYS.iter().enumerate().skip(1) {
-            // Rounds are compared within themselves: the machine changes between them.
-            let rates = seconds[0].iter().zip(&seconds[way]).map(|(plain, own)| plain / own);
-            let rate = median(&rates.collect::<Vec<_>>());
-            let SpeculationReport { drafted, accepted, steps, plain_steps, .. } = reports[way];
+        println!("{kind}: {} prompts, {rounds} rounds", prompts.len());
+        for how in WAYS {
+            let (rounds, report) = measure(&mut engine, &prompts, how, temperature, rounds)?;
+            let told = |part: &dyn Fn(&Round) -> f64| {
+                let mut all: Vec<f64> = rounds.iter().map(part).collect();
+                all.sort_by(f64::total_cmp);
+                [all[all.len() / 4], all[all.len() / 2], all[all.len() * 3 / 4]]
+            };
+            let [low, rate, high] =
+                told(&|round| (round.plain[0] + round.plain[1]) / round.guessed);
+            let [least, same, most] = told(&|round| round.plain[0] / round.plain[1]);
+            let [_, plain, _] = told(&|round| round.plain[0]);
+            let SpeculationReport { drafted, accepted, steps, plain_steps, .. } = report;
             println!(
-                "  {how:?}: {rate:.3} of plain; {steps} steps, {plain_steps} plain, {accepted} of \
-                 {drafted} right, by depth {:?}",
-                reports[way].depths
+                "  {how:?}: {rate:.3} ({low:.3} to {high:.3}) of plain, which takes {:.1} ms and is \
+                 {same:.3} ({least:.3} to {most:.3}) of itself; {steps} steps, {plain_steps} plain, \
+                 {accepted} of {drafted} right, by depth {:?}",
+                plain * 1e3,
+                report.depths
             );
-            if *how == Speculation::Auto && rate < least {
+            if how == Speculation::Auto && rate < least_rate {
                 lost.push(format!("{kind} {rate:.3}"));
             }
         }
@@ -75,33 +86,48 @@ fn prompts(engine: &Engine, kind: &str) -> Vec<Vec<u32>> {
     rendered.step_by(2).take(12).map(|prompt| tokenizer.encode_rendered(&prompt)).collect()
 }
 
-/// Processor seconds of every way and round, for all answers together, and what guessing gained.
+/// Processor seconds of a round: of the plain answers before and after, and of those with guesses
+/// between them.
+struct Round {
+    plain: [f64; 2],
+    guessed: f64,
+}
+
+/// All rounds of one way, and what guessing gained in the last.
 fn measure(
     engine: &mut Engine,
     prompts: &[Vec<u32>],
+    way: Speculation,
     temperature: f64,
     rounds: usize,
-) -> Result<([Vec<f64>; 4], [SpeculationReport; 4]), Error> {
-    let (mut seconds, mut reports) =
-        (<[Vec<f64>; 4]>::default(), [SpeculationReport::default(); 4]);
-    for round in 0..=rounds {
-        for (way, speculation) in WAYS.into_iter().enumerate() {
-            let (mut all, mut report) = (0.0, SpeculationReport::default());
-            for prompt in prompts {
-                let mut session = engine.session(prompt.len() + ANSWER)?;
+) -> Result<(Vec<Round>, SpeculationReport), Error> {
+    let (mut all, mut last) = (Vec::new(), SpeculationReport::default());
+    for number in 0..=rounds {
+        let (mut round, mut report) =
+            (Round { plain: [0.0; 2], guessed: 0.0 }, SpeculationReport::default());
+        for prompt in prompts {
+            let mut session = engine.session(prompt.len() + ANSWER)?;
+            let mut timed = |how: Speculation| {
                 session.sync(engine, prompt, &mut |_| {}, &CancelFlag::default())?;
                 let start = processor_time().as_secs_f64();
-                add(&mut report, &answer(engine, &mut session, speculation, temperature)?);
-                all += processor_time().as_secs_f64() - start;
+                let told = answer(engine, &mut session, how, temperature)?;
+                Ok::<_, Error>((processor_time().as_secs_f64() - start, told))
+            };
+            round.plain[0] += timed(Speculation::Off)?.0;
+            for _ in 0..2 {
+                let (seconds, told) = timed(way)?;
+                round.guessed += seconds;
+                add(&mut report, &told);
             }
-            // The first round only warms up.
-            if round > 0 {
-                seconds[way].push(all);
-            }
-            reports[way] = report;
+            round.plain[1] += timed(Speculation::Off)?.0;
         }
+        // The first round only warms up.
+        if number > 0 {
+            all.push(round);
+        }
+        last = report;
     }
-    Ok((seconds, reports))
+    Ok((all, last))
 }
 
 fn answer(
@@ -153,10 +179,4 @@ fn costs(engine: &mut Engine) -> Result<(), Error> {
     }
     engine.set_prompt_rows(512);
     Ok(())
-}
-
-fn median(all: &[f64]) -> f64 {
-    let mut all = all.to_vec();
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
 }
