@@ -1,10 +1,10 @@
 //! Measures guessing in processor seconds: answers to the bundled model's tool calls and stories,
 //! and adversarial text (any tokens, drawn hot). Each answer is given plainly, twice with guesses,
 //! and plainly again, so that a machine that slows down meanwhile favours neither; a round is all
-//! of them, and told is the median of nine rounds at least, with the quarters of them beside it. As
-//! a control the second of the plain answers stands against the first: that the two differ is the
-//! machine. Prints what steps of 1 to 6 rows cost, and how many guesses were right. Fails when
-//! guessing by itself (`Auto`) loses on tool calls or stories, or more than 3 % on adversarial text.
+//! of them, and told is the median of nine rounds at least, with the quarters of them beside it.
+//! As a control the first plain answers stand against the second: that they differ is the machine.
+//! Prints what steps of 1 to 6 rows cost, and how many guesses were right. Fails when guessing by
+//! itself (`Auto`) loses on tool calls or stories, or more than 3 % on adversarial text.
 //!
 //! `cargo run --release -p ironstar-engine --example guess_rate [ROUNDS [KIND]]`; Unix only.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
@@ -46,15 +46,15 @@ fn main() -> Result<(), Error> {
                 all.sort_by(f64::total_cmp);
                 [all[all.len() / 4], all[all.len() / 2], all[all.len() * 3 / 4]]
             };
-            let [low, rate, high] =
-                told(&|round| (round.plain[0] + round.plain[1]) / round.guessed);
+            let gain = |round: &Round| (round.plain[0] + round.plain[1]) / round.guessed;
+            let [low, rate, high] = told(&gain);
             let [least, same, most] = told(&|round| round.plain[0] / round.plain[1]);
             let [_, plain, _] = told(&|round| round.plain[0]);
             let SpeculationReport { drafted, accepted, steps, plain_steps, .. } = report;
             println!(
-                "  {how:?}: {rate:.3} ({low:.3} to {high:.3}) of plain, which takes {:.1} ms and is \
-                 {same:.3} ({least:.3} to {most:.3}) of itself; {steps} steps, {plain_steps} plain, \
-                 {accepted} of {drafted} right, by depth {:?}",
+                "  {how:?}: {rate:.3} ({low:.3} to {high:.3}) of plain, which takes {:.1} ms and \
+                 is {same:.3} ({least:.3} to {most:.3}) of itself; {steps} steps, {plain_steps} \
+                 plain, {accepted} of {drafted} right, by depth {:?}",
                 plain * 1e3,
                 report.depths
             );
@@ -106,8 +106,8 @@ fn measure(
         let (mut round, mut report) =
             (Round { plain: [0.0; 2], guessed: 0.0 }, SpeculationReport::default());
         for prompt in prompts {
-            let mut session = engine.session(prompt.len() + ANSWER)?;
             let mut timed = |how: Speculation| {
+                let mut session = engine.session(prompt.len() + ANSWER)?;
                 session.sync(engine, prompt, &mut |_| {}, &CancelFlag::default())?;
                 let start = processor_time().as_secs_f64();
                 let told = answer(engine, &mut session, how, temperature)?;
