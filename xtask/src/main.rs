@@ -10,6 +10,7 @@ mod clients;
 mod fuzz;
 mod kernel_check;
 mod metal_check;
+mod mpi_check;
 mod peer_bench;
 mod tidy;
 mod verbs_check;
@@ -29,6 +30,8 @@ cargo xtask metal-check
     The Metal spelling of the kernels through clang's front end; no Mac.
 cargo xtask verbs-check [--prefix DIR]
     Our structures of libibverbs against its header, and its pingpong programs on our fake of it.
+cargo xtask mpi-check
+    Links over MPI through their suite, and two ranks of the nano model by mpirun; installs it.
 cargo xtask arm
     The processor backend's tests for Arm, under an emulator.
 cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N] [--prefill N]
@@ -63,6 +66,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["verbs-check", "--prefix", folder] => {
             verbs_check::run(&root, Some(&PathBuf::from(folder)))
         }
+        ["mpi-check"] => mpi_check::run(&root),
         ["arm"] => arm::run(&root),
         ["peer-bench", rest @ ..] => peer_bench::run(&root, rest),
         ["clients", names @ ..] => clients::agents(&root, names),

@@ -14,7 +14,7 @@ mod group;
 use crate::failure::Failure;
 use crate::flags::{self, BackendName, Carrier, ProfileGates, Ranks};
 use crate::loading::{self, Opened};
-pub use crew::Crew;
+pub use crew::{Crew, add_paths, rank_commands};
 pub use group::{Group, Layers, Place, address};
 use ironstar_cluster::{Alone, Cluster, Deadlines, Identity, Key, Settings};
 use ironstar_device::{Backend, Cpu, CpuConfig, Exchange, Part};

@@ -40,12 +40,18 @@ pub enum Transport {
     Shm,
     /// RDMA: Thunderbolt, RoCE, InfiniBand.
     Verbs,
+    /// Whatever MPI has between the processes that its launcher started; needs the feature `mpi`.
+    Mpi,
 }
 
 impl Transport {
     /// Every transport with its name.
-    pub const NAMES: [(&'static str, Transport); 3] =
-        [("tcp", Transport::Tcp), ("shm", Transport::Shm), ("verbs", Transport::Verbs)];
+    pub const NAMES: [(&'static str, Transport); 4] = [
+        ("tcp", Transport::Tcp),
+        ("shm", Transport::Shm),
+        ("verbs", Transport::Verbs),
+        ("mpi", Transport::Mpi),
+    ];
 
     /// Name on the command line.
     #[must_use]
@@ -103,6 +109,9 @@ pub struct Settings {
     pub folder: PathBuf,
     /// Which RDMA device, where RDMA carries the gates.
     pub verbs: VerbsSettings,
+    /// Which MPI, where that carries the gates.
+    #[cfg(feature = "mpi")]
+    pub mpi: crate::link::MpiSettings,
     /// How long things may take.
     pub deadlines: Deadlines,
     /// How gates wait.
@@ -130,6 +139,8 @@ impl Default for Settings {
             trusted_link: false,
             folder: if shm.is_dir() { shm } else { PathBuf::from("/tmp") },
             verbs: VerbsSettings::default(),
+            #[cfg(feature = "mpi")]
+            mpi: crate::link::MpiSettings::default(),
             deadlines: Deadlines::default(),
             timing: Timing::default(),
             streams: false,

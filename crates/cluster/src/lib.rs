@@ -39,6 +39,7 @@ mod profile;
 mod self_test;
 pub mod sim;
 mod stream;
+mod sum;
 mod watch;
 
 pub use alone::Alone;
@@ -51,13 +52,16 @@ pub use flow::Flow;
 pub use group::Cluster;
 pub use launch::{DEFAULT_PORT, Launch, launch};
 pub use link::{
-    ByteLink, Bytes, Limits, Link, LinkError, MemoryLink, ShmLink, ShmSize, TcpLink, VerbsAddress,
-    VerbsConnection, VerbsLink, VerbsSettings, tune,
+    ByteLink, Bytes, Limits, Link, LinkError, MemoryLink, ShmLink, ShmSize, Taken, TcpLink,
+    VerbsAddress, VerbsConnection, VerbsLink, VerbsSettings, tune,
 };
+#[cfg(feature = "mpi")]
+pub use link::{Mpi, MpiLink, MpiPlace, MpiSettings};
 pub use mesh::{BROADCAST_BYTES_MAX, Mesh, Place, Timing};
-pub use message::{Damage, HEADER_BYTES, Header, payload_sum, placed_sum};
+pub use message::{Damage, HEADER_BYTES, Header, copy_payload, payload_sum};
 pub use pace::Pace;
 pub use profile::{GateEvent, GateProfile, GateReport, GateTimes, Recorder};
 pub use self_test::{LinkTime, StepCost, measure, measure_hop, measure_orders, measure_sizes};
 pub use stream::{RECORD_BYTES_MAX, Record, Stream};
+pub use sum::{copy_summed, placed_sum};
 pub use watch::Watch;

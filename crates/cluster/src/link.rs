@@ -8,18 +8,25 @@
 mod bytes;
 mod map;
 mod memory;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod shm;
 mod tcp;
 mod verbs;
 
 pub use bytes::{ByteLink, Bytes};
 pub use memory::MemoryLink;
+#[cfg(feature = "mpi")]
+pub use mpi::{Mpi, MpiLink, MpiPlace, MpiSettings};
 pub use shm::{ShmLink, ShmSize};
+pub(crate) use tcp::rest_at;
 pub use tcp::{TcpLink, tune};
 pub(crate) use verbs::{Abilities, Half, Site, Verbs};
 pub use verbs::{VerbsAddress, VerbsConnection, VerbsLink, VerbsSettings};
 
+use crate::message::{HEADER_BYTES, copy_payload};
 use std::collections::VecDeque;
+use std::net::TcpStream;
 use std::time::Duration;
 
 /// What a link can carry.
@@ -68,6 +75,15 @@ pub enum LinkError {
     },
 }
 
+/// A message that was taken with [`Link::receive_into`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its bytes, the header's among them.
+    pub length: usize,
+    /// What `payload_sum` gives for the bytes that were copied.
+    pub payload_sum: u64,
+}
+
 /// One ordered, message-framed, full-duplex pipe to one peer.
 pub trait Link: Send {
     /// What it can carry.
@@ -84,11 +100,36 @@ pub trait Link: Send {
     /// bytes stay until the next call. Does not wait.
     fn receive(&mut self) -> Result<Option<&[u8]>, LinkError>;
 
+    /// [`Link::receive`] of a message of which it is known how long it must be: its header goes to
+    /// `head` and its payload to `body`, summed on the way. One of another length is used up, and
+    /// both are left as they are.
+    fn receive_into(
+        &mut self,
+        head: &mut [u8; HEADER_BYTES],
+        body: &mut [u8],
+    ) -> Result<Option<Taken>, LinkError> {
+        let Some(message) = self.receive()? else { return Ok(None) };
+        let mut taken = Taken { length: message.len(), payload_sum: 0 };
+        if let Some((first, payload)) = message.split_first_chunk::<HEADER_BYTES>()
+            && payload.len() == body.len()
+        {
+            *head = *first;
+            taken.payload_sum = copy_payload(payload, body);
+        }
+        Ok(Some(taken))
+    }
+
     /// Moves what can be moved now; whether all that was given to [`Link::send`] is on its way.
     fn flush(&mut self) -> Result<bool, LinkError>;
 
     /// Sleeps until something may have moved, and no longer than `at_most`.
     fn rest(&mut self, at_most: Duration);
+
+    /// A second handle of the link's connection, to sleep at without the link until something
+    /// comes; `None` where nothing tells of that.
+    fn sleeper(&self) -> Option<TcpStream> {
+        None
+    }
 }
 
 /// The posted receives of a link: their sizes, oldest first.

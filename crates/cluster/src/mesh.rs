@@ -6,7 +6,7 @@
 
 use crate::flow::Flow;
 use crate::link::{Link, LinkError};
-use crate::message::{HEADER_BYTES, Header, payload_sum};
+use crate::message::{Damage, HEADER_BYTES, Header, copy_payload, payload_sum};
 use crate::pace::{Next, Pace, Waiting};
 use crate::profile::{GateProfile, GateTimes, Recorder};
 use crate::watch::Watch;
@@ -157,8 +157,10 @@ impl Mesh {
             return self.broken(misuse(found, "wait for it first"));
         }
         let due = self.begin(kind as u32, mine.len())?;
-        self.mine.clear();
-        self.mine.extend_from_slice(mine);
+        // Kept, since parts of it may leave later; summed on the way.
+        self.mine.resize(mine.len(), 0);
+        let parts = mine.chunks(due.part_bytes).zip(self.mine.chunks_mut(due.part_bytes));
+        self.sums.extend(parts.map(|(part, kept)| copy_payload(part, kept)));
         for index in 0..self.peers.len() {
             if let Err(error) = self.peers[index].push(&due, mine, &mut self.sums) {
                 return self.broken(error);
@@ -293,9 +295,7 @@ impl Mesh {
             let (mut moved, mut done, mut begun) = (false, true, true);
             for peer in &mut self.peers {
                 moved |= peer.push(due, mine, &mut self.sums)?;
-                let part = &mut all[peer.rank * mine.len()..][..mine.len()];
-                moved |=
-                    peer.pull(due, |at, bytes| part[at..at + bytes.len()].copy_from_slice(bytes))?;
+                moved |= peer.pull(due, &mut all[peer.rank * mine.len()..][..mine.len()])?;
                 begun &= peer.came > 0;
                 done &= peer.came == due.parts && peer.sent == due.parts && peer.flushed()?;
             }
@@ -431,28 +431,24 @@ impl Peer {
         Ok(self.sent > before)
     }
 
-    /// Takes the parts that have come; `place` gets each with its first byte's place.
-    fn pull(
-        &mut self,
-        due: &Due,
-        mut place: impl FnMut(usize, &[u8]),
-    ) -> Result<bool, ExchangeError> {
+    /// Takes the parts that have come, each to its place in `all` of the peer's bytes.
+    fn pull(&mut self, due: &Due, all: &mut [u8]) -> Result<bool, ExchangeError> {
         let mut moved = self.pull_acks()?;
         while self.acks == 0 && self.came < due.parts {
-            let wanted = |came: u32| due.header(came, self.flow.received() + 1);
-            let message = match self.link.receive() {
-                Ok(Some(message)) => message,
+            let start = self.came as usize * due.part_bytes;
+            let end = all.len().min(start.saturating_add(due.part_bytes));
+            let (mut head, room) = ([0; HEADER_BYTES], &mut all[start..end]);
+            let taken = match self.link.receive_into(&mut head, room) {
+                Ok(Some(taken)) => taken,
                 Ok(None) => break,
                 Err(error) => return Err(self.error(error)),
             };
-            let payload = open(self.rank, message, &wanted(self.came))?;
-            let start = self.came as usize * due.part_bytes;
-            let expected = due.part_bytes.min(to_usize(due.total) - start);
-            if payload.len() != expected {
-                let found = format!("{} bytes of part {}", payload.len(), self.came);
-                return Err(wrong(self.rank, found, format!("{expected}")));
-            }
-            place(start, payload);
+            let wanted = due.header(self.came, self.flow.received() + 1);
+            let opened = match taken.length == HEADER_BYTES + room.len() {
+                true => Header::open_summed(&head, room.len(), || taken.payload_sum),
+                false => Err(Damage::Length { found: taken.length }),
+            };
+            is_due(self.rank, opened, &wanted)?;
             self.flow.receive();
             self.came += 1;
             self.arm()?;
@@ -564,9 +560,19 @@ impl Due {
 
 /// The payload of a message that must be exactly the one that is due.
 fn open<'a>(rank: usize, message: &'a [u8], due: &Header) -> Result<&'a [u8], ExchangeError> {
-    match Header::open(message) {
-        Ok((header, payload)) if header == *due => Ok(payload),
-        Ok((header, _)) => Err(wrong(rank, describe(&header), describe(due))),
+    let (opened, payload) = match Header::open(message) {
+        Ok((header, payload)) => (Ok(header), payload),
+        Err(damage) => (Err(damage), &[][..]),
+    };
+    is_due(rank, opened, due)?;
+    Ok(payload)
+}
+
+/// Whether the header of a message is exactly the one that is due.
+fn is_due(rank: usize, opened: Result<Header, Damage>, due: &Header) -> Result<(), ExchangeError> {
+    match opened {
+        Ok(header) if header == *due => Ok(()),
+        Ok(header) => Err(wrong(rank, describe(&header), describe(due))),
         Err(damage) => Err(wrong(rank, damage.to_string(), describe(due))),
     }
 }

@@ -5,12 +5,15 @@
 //! link (8), the caller's number (8), checksum (8). Everything is checked on every message: a lost,
 //! repeated, late or damaged one is found before a number of it is used.
 
+use crate::sum::{copy_summed, placed_sum};
 use std::fmt;
 
 /// Bytes in front of every payload.
 pub const HEADER_BYTES: usize = 64;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"IRG1");
+/// Place of a payload's first word.
+pub(crate) const PAYLOAD_PLACE: u64 = HEADER_BYTES as u64 / 4;
 /// Where the checksum stands: the last eight bytes of the header.
 const SUM_AT: usize = HEADER_BYTES - 8;
 
@@ -97,21 +100,31 @@ impl Header {
         let Some((head, payload)) = message.split_first_chunk::<HEADER_BYTES>() else {
             return Err(Damage::Length { found: message.len() });
         };
+        let header = Self::open_summed(head, payload.len(), || payload_sum(payload))?;
+        Ok((header, payload))
+    }
+
+    /// [`Header::open`] of a message whose payload has `payload_bytes` and this [`payload_sum`].
+    pub fn open_summed(
+        head: &[u8; HEADER_BYTES],
+        payload_bytes: usize,
+        payload_sum: impl FnOnce() -> u64,
+    ) -> Result<Self, Damage> {
         let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
         let long =
             |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
         if word(0) != MAGIC {
             return Err(Damage::Magic);
         }
-        if u64::from(word(20)) != payload.len() as u64 {
-            return Err(Damage::Length { found: message.len() });
+        if u64::from(word(20)) != payload_bytes as u64 {
+            return Err(Damage::Length { found: HEADER_BYTES + payload_bytes });
         }
         let mut unsummed = *head;
         unsummed[SUM_AT..].fill(0);
-        if long(SUM_AT) != placed_sum(&unsummed, 0).wrapping_add(payload_sum(payload)) {
+        if long(SUM_AT) != placed_sum(&unsummed, 0).wrapping_add(payload_sum()) {
             return Err(Damage::Sum);
         }
-        let header = Header {
+        Ok(Header {
             epoch: word(4),
             class: word(8),
             part: word(12),
@@ -120,8 +133,7 @@ impl Header {
             exchange: long(32),
             sequence: long(40),
             tag: long(48),
-        };
-        Ok((header, payload))
+        })
     }
 }
 
@@ -129,51 +141,14 @@ impl Header {
 /// sixteen.
 #[must_use]
 pub fn payload_sum(payload: &[u8]) -> u64 {
-    placed_sum(payload, HEADER_BYTES as u64 / 4)
+    placed_sum(payload, PAYLOAD_PLACE)
 }
 
-/// Sum of the 32-bit words of `bytes`, each times `2 * place + 1`, modulo 2^64; `first` is the
-/// place of the first. Any single wrong word and any two words that changed places give another
-/// sum (a difference below 2^32 times a factor below 2^32 is no multiple of 2^64), and it does not
-/// matter in which order a device adds. A last word is filled with zeros; lengths are checked
-/// apart.
+/// Copies a payload; its [`payload_sum`].
 #[must_use]
-pub fn placed_sum(bytes: &[u8], first: u64) -> u64 {
-    // Lanes for vectors, which add faster than they multiply: with w(k) the words of one lane and n
-    // of them, `plain` ends as the sum of w(k) and `running` as the sum of (n - k) w(k).
-    let (mut plain, mut running) = ([0_u64; LANES], [0_u64; LANES]);
-    let (chunks, rest) = bytes.as_chunks::<{ 4 * LANES }>();
-    for chunk in chunks {
-        let words = chunk.as_chunks::<4>().0;
-        for lane in 0..LANES {
-            let word = u64::from(u32::from_le_bytes(words[lane]));
-            plain[lane] = plain[lane].wrapping_add(word);
-            running[lane] = running[lane].wrapping_add(plain[lane]);
-        }
-    }
-    let rows = chunks.len() as u64;
-    let mut place = first;
-    let mut sum = 0_u64;
-    for (plain, running) in plain.into_iter().zip(running) {
-        // Word k of this lane stands at `place + LANES * k`.
-        let by_row = rows.wrapping_mul(plain).wrapping_sub(running);
-        sum = sum.wrapping_add(plain.wrapping_mul(2 * place + 1));
-        sum = sum.wrapping_add(by_row.wrapping_mul(2 * LANES as u64));
-        place += 1;
-    }
-    place = first + rows * LANES as u64;
-    for word in rest.chunks(4) {
-        let mut filled = [0; 4];
-        filled[..word.len()].copy_from_slice(word);
-        let word = u64::from(u32::from_le_bytes(filled));
-        sum = sum.wrapping_add(word.wrapping_mul(2 * place + 1));
-        place += 1;
-    }
-    sum
+pub fn copy_payload(payload: &[u8], into: &mut [u8]) -> u64 {
+    copy_summed(payload, into, PAYLOAD_PLACE)
 }
-
-/// Words that are added side by side.
-const LANES: usize = 8;
 
 #[cfg(test)]
 mod tests;

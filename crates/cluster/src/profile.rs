@@ -198,6 +198,28 @@ impl GateReport {
         &self.events[first..last]
     }
 
+    /// Of the last steps that gave logits, at most `most`, oldest first: the seconds of each
+    /// stretch from the order or the gate before to the end of a gate.
+    #[must_use]
+    pub fn stretches_of_steps(&self, most: usize) -> Vec<Vec<f32>> {
+        let steps = self.events.chunk_by(|one, next| one.step == next.step);
+        let whole =
+            |step: &&[GateEvent]| step.last().is_some_and(|last| last.kind == GateKind::Vocabulary);
+        let of_step = |step: &[GateEvent]| {
+            let mut before = Duration::ZERO;
+            let stretch = |event: &GateEvent| {
+                let end = event.at + event.times.cost() + event.times.overlap;
+                let stretch = end.saturating_sub(before);
+                before = end;
+                stretch.as_secs_f32()
+            };
+            step.iter().map(stretch).collect()
+        };
+        let mut steps: Vec<Vec<f32>> = steps.filter(whole).map(of_step).collect();
+        steps.drain(..steps.len().saturating_sub(most));
+        steps
+    }
+
     /// A line a kind: how many, what they cost in all, the middle, the 99th of 100, and where the
     /// mean goes.
     #[must_use]

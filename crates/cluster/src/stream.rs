@@ -1,27 +1,28 @@
 //! Records from one rank to another, both ways at once: what the layer pipeline sends.
 //!
-//! A thread owns the link, so that a rank computes while its last record leaves and the next one
-//! arrives. A record of any length is cut into messages, each under the same header and checksum
-//! as a gate's; the receiver answers each message, and at most half of the granted receives are
-//! under way unanswered, so data and answers both always meet a posted receive.
+//! Whoever sends or waits moves the link's bytes himself, so that a record costs no thread's wake-up;
+//! a thread does it meanwhile, so that a rank computes while its last record leaves and the next one
+//! arrives. A record of any length is cut into messages, each under the same header and checksum as
+//! a gate's; the receiver answers each message, and at most half of the granted receives are under
+//! way unanswered, so data and answers both always meet a posted receive.
 
-use crate::link::{Link, LinkError};
+use crate::link::{Link, LinkError, rest_at};
 use crate::message::{HEADER_BYTES, Header};
 use crate::pace::{Next, Pace, Waiting};
 use crate::watch::Watch;
 use ironstar_device::ExchangeError;
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel,
-};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most bytes of one record: the streams of a long chunk of prompt.
 pub const RECORD_BYTES_MAX: usize = 1 << 30;
 /// Records that wait to be sent, and that wait to be taken.
 const QUEUE: usize = 4;
-/// How long a handle sleeps between looks whether the group still stands.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long nobody looks where a link cannot wake anybody.
+const NAP: Duration = Duration::from_micros(50);
 
 /// What is sent: a number that the two ends agree on, and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,36 +37,53 @@ pub struct Record {
 pub struct Stream {
     peer: usize,
     watch: Watch,
-    outgoing: Option<SyncSender<Record>>,
-    /// Under a lock, so that one thread may send while another receives.
-    incoming: Mutex<Receiver<Record>>,
+    pace: Pace,
+    shared: Arc<Shared>,
+    /// Sleeps until the link has something, where it can tell.
+    sleeper: Option<TcpStream>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// The state of the thread.
+/// What callers and the thread have in common.
+struct Shared {
+    service: Mutex<Service>,
+    /// Callers that wait, and move the bytes meanwhile: the thread need not.
+    waiting: AtomicUsize,
+    /// The handle was dropped.
+    dropped: AtomicBool,
+}
+
+/// The state of both directions.
 struct Service {
     peer: usize,
     epoch: u32,
     link: Box<dyn Link>,
-    pace: Pace,
+    watch: Watch,
     /// Messages sent, answers among them, and messages that came.
     sent: u64,
     received: u64,
     /// Messages with data that the peer has not answered.
     unanswered: usize,
+    /// Records that wait to be sent.
+    outgoing: VecDeque<Record>,
     /// The record that is being sent, its number, and its next part.
     leaving: Option<(Record, u64, u32)>,
     records_sent: u64,
     records_come: u64,
     /// The record that is arriving, and its next part.
     arriving: Option<(Record, u32)>,
-    /// A whole record that nobody has room for yet.
-    whole: Option<Record>,
+    /// Whole records that nobody has taken yet.
+    incoming: VecDeque<Record>,
+    /// The link has passed on all that it was given.
+    is_flushed: bool,
+    /// Nothing moves any more.
+    is_over: bool,
 }
 
 impl Stream {
     /// A stream over `link`, which nothing else uses, to `peer`. Posts its receives; the first
-    /// record may be sent once the other end has come this far.
+    /// record may be sent once the other end has come this far. Callers wait at this pace; the
+    /// thread, which may have nothing to do for hours, never spins.
     pub fn new(
         peer: usize,
         epoch: u32,
@@ -78,43 +96,38 @@ impl Stream {
             let posted = link.post_recv(limits.message_bytes_max);
             posted.map_err(|error| failed(peer, error))?;
         }
-        let (outgoing, to_send) = sync_channel(QUEUE);
-        let (taken, incoming) = sync_channel(QUEUE);
-        let mut service = Service {
+        let sleeper = [link.sleeper(), link.sleeper()];
+        let service = Service {
             peer,
             epoch,
             link,
-            pace,
+            watch: watch.clone(),
             sent: 0,
             received: 0,
             unanswered: 0,
+            outgoing: VecDeque::with_capacity(QUEUE),
             leaving: None,
             records_sent: 0,
             records_come: 0,
             arriving: None,
-            whole: None,
+            incoming: VecDeque::with_capacity(QUEUE),
+            is_flushed: true,
+            is_over: false,
         };
-        let mine = watch.clone();
-        let named = std::thread::Builder::new().name(format!("cluster-stream-{peer}"));
-        let thread = named.spawn(move || {
-            match service.run(&to_send, &taken, &mine) {
-                // A peer may end in peace while gates finish; a dead one has a monitor that says
-                // so. This stream's handle finds it ended.
-                Ok(()) | Err(ExchangeError::Lost { .. }) => {}
-                Err(error) => drop(mine.fail(error)),
-            }
+        let shared = Arc::new(Shared {
+            service: Mutex::new(service),
+            waiting: AtomicUsize::new(0),
+            dropped: AtomicBool::new(false),
         });
+        let [sleeper, its] = sleeper;
+        let mine = Arc::clone(&shared);
+        let named = std::thread::Builder::new().name(format!("cluster-stream-{peer}"));
+        let thread = named.spawn(move || mine.run(its.as_ref()));
         let thread = thread.map_err(|error| ExchangeError::Lost {
             rank: peer,
             found: format!("no thread for its stream: {error}"),
         })?;
-        Ok(Self {
-            peer,
-            watch,
-            outgoing: Some(outgoing),
-            incoming: Mutex::new(incoming),
-            thread: Some(thread),
-        })
+        Ok(Self { peer, watch, pace, shared, sleeper, thread: Some(thread) })
     }
 
     /// Gives a record to be sent, and waits for room in the queue no longer than `time`.
@@ -125,45 +138,84 @@ impl Stream {
                 wanted: format!("{RECORD_BYTES_MAX} are the most"),
             });
         }
-        let Some(outgoing) = &self.outgoing else { return Err(self.gone()) };
-        let (start, mut record) = (Instant::now(), record);
-        loop {
-            match outgoing.try_send(record) {
-                Ok(()) => return Ok(()),
-                Err(TrySendError::Disconnected(_)) => return Err(self.gone()),
-                Err(TrySendError::Full(back)) => record = back,
+        let mut record = Some(record);
+        self.until(time, |service| {
+            if service.outgoing.len() < QUEUE
+                && let Some(record) = record.take()
+            {
+                service.outgoing.push_back(record);
+                // What leaves now needs no other thread; an error is the next call's.
+                service.step();
             }
-            self.look(start, time)?;
-            std::thread::sleep(Duration::from_micros(100));
-        }
+            record.is_none().then_some(())
+        })
     }
 
     /// The next record, waited for no longer than `time`.
     pub fn receive(&self, time: Duration) -> Result<Record, ExchangeError> {
-        let start = Instant::now();
-        loop {
-            let came = self.incoming().recv_timeout(LOOK.min(time));
-            match came {
-                Ok(record) => return Ok(record),
-                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
-                Err(RecvTimeoutError::Timeout) => self.look(start, time)?,
-            }
-        }
+        self.until(time, |service| service.incoming.pop_front())
     }
 
     /// The next record, if it is there.
     pub fn try_receive(&self) -> Result<Option<Record>, ExchangeError> {
-        let came = self.incoming().try_recv();
-        match came {
-            Ok(record) => Ok(Some(record)),
-            Err(TryRecvError::Empty) => self.watch.error().map_or(Ok(None), Err),
-            Err(TryRecvError::Disconnected) => Err(self.gone()),
+        let mut service = self.shared.service();
+        if service.incoming.is_empty() && !service.is_over {
+            service.step();
+        }
+        match service.incoming.pop_front() {
+            Some(record) => Ok(Some(record)),
+            None if service.is_over => Err(self.gone()),
+            None => self.watch.error().map_or(Ok(None), Err),
         }
     }
 
-    fn incoming(&self) -> MutexGuard<'_, Receiver<Record>> {
-        // A thread that panicked between two records left none half taken.
-        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Moves bytes until `done` has what it looks for, no longer than `time`.
+    fn until<T>(
+        &self,
+        time: Duration,
+        mut done: impl FnMut(&mut Service) -> Option<T>,
+    ) -> Result<T, ExchangeError> {
+        let waits = self.waits();
+        let start = Instant::now();
+        let mut waiting = Waiting::new(self.pace, start);
+        loop {
+            let moved = {
+                let mut service = self.shared.service();
+                // What came before the end is still there.
+                if let Some(found) = done(&mut service) {
+                    let has_more = service.is_under_way();
+                    drop((service, waits));
+                    if has_more && let Some(thread) = &self.thread {
+                        // The rest is its.
+                        thread.thread().unpark();
+                    }
+                    return Ok(found);
+                }
+                if service.is_over {
+                    return Err(self.gone());
+                }
+                service.step()
+            };
+            let next = waiting.next(moved);
+            if next != Next::Look {
+                self.look(start, time)?;
+            }
+            if let Next::Rest(most) = next {
+                rest(self.sleeper.as_ref(), most);
+            }
+        }
+    }
+
+    /// While this lives the thread leaves the link to the caller.
+    fn waits(&self) -> impl Drop {
+        struct Waits<'a>(&'a AtomicUsize);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.shared.waiting.fetch_add(1, Ordering::AcqRel);
+        Waits(&self.shared.waiting)
     }
 
     fn look(&self, start: Instant, time: Duration) -> Result<(), ExchangeError> {
@@ -179,7 +231,7 @@ impl Stream {
     }
 
     fn gone(&self) -> ExchangeError {
-        // The thread says why before it ends.
+        // Whoever ended it has said why.
         let found = "its stream has ended".into();
         self.watch.error().unwrap_or(ExchangeError::Lost { rank: self.peer, found })
     }
@@ -188,72 +240,107 @@ impl Stream {
 impl Drop for Stream {
     /// What was given to [`Stream::send`] still leaves, unless the group is broken.
     fn drop(&mut self) {
-        self.outgoing = None;
-        // A thread that wants to hand over a record sees that nobody takes it.
-        let (_, nobody) = sync_channel(0);
-        *self.incoming() = nobody;
+        self.shared.dropped.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             // It ends by itself, and reports through the watch.
             let _ = thread.join();
         }
     }
 }
 
-impl Service {
-    fn run(
-        &mut self,
-        to_send: &Receiver<Record>,
-        taken: &SyncSender<Record>,
-        watch: &Watch,
-    ) -> Result<(), ExchangeError> {
-        let mut waiting = Waiting::new(self.pace, Instant::now());
+/// Sleeps until the link may have something, and no longer than `most`.
+fn rest(sleeper: Option<&TcpStream>, most: Duration) {
+    match sleeper {
+        Some(sleeper) => rest_at(sleeper, most),
+        None => std::thread::sleep(most.min(NAP)),
+    }
+}
+
+impl Shared {
+    fn service(&self) -> MutexGuard<'_, Service> {
+        // A thread that panicked between two messages left none half taken.
+        self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread: moves what no caller moves, until the stream ends.
+    fn run(&self, sleeper: Option<&TcpStream>) {
+        let mut waiting = Waiting::new(Pace::BLOCKING, Instant::now());
         let mut ended = None;
         loop {
-            let mut moved = self.hand_over(taken);
-            if self.leaving.is_none() {
-                match to_send.try_recv() {
-                    Ok(record) => {
-                        self.records_sent += 1;
-                        self.leaving = Some((record, self.records_sent, 0));
-                    }
-                    Err(TryRecvError::Empty) => {}
-                    Err(TryRecvError::Disconnected) => {
-                        ended.get_or_insert_with(Instant::now);
-                    }
+            if self.dropped.load(Ordering::Acquire) {
+                ended.get_or_insert_with(Instant::now);
+            }
+            let is_left = self.waiting.load(Ordering::Acquire) == 0;
+            let mut moved = false;
+            if is_left {
+                let mut service = self.service();
+                if ended.is_some() {
+                    // Nobody takes them.
+                    service.incoming.clear();
+                }
+                moved = service.step();
+                let idle = service.leaving.is_none()
+                    && service.outgoing.is_empty()
+                    && service.unanswered == 0
+                    && service.is_flushed;
+                let lingers = |at: Instant| !idle && at.elapsed() <= LINGER;
+                if service.is_over || ended.is_some_and(|at| !lingers(at)) {
+                    return;
                 }
             }
-            moved |= self.push()?;
-            match self.pull() {
-                Ok(came) => moved |= came,
-                // The other end may go first once this one has nothing more to say.
-                Err(ExchangeError::Lost { .. }) if ended.is_some() => return Ok(()),
-                Err(error) => return Err(error),
+            match waiting.next(moved) {
+                Next::Rest(most) if is_left => rest(sleeper, most),
+                Next::Rest(most) => std::thread::park_timeout(most),
+                Next::Look | Next::Check => {}
             }
-            let idle = self.leaving.is_none() && self.unanswered == 0;
-            let flushed = self.link.flush().map_err(|error| failed(self.peer, error))?;
-            if ended.is_some_and(|at| (idle && flushed) || at.elapsed() > LINGER) {
-                return Ok(());
-            }
-            let next = waiting.next(moved);
-            if next != Next::Look && watch.error().is_some() {
-                return Ok(());
-            }
-            if let Next::Rest(most) = next {
-                self.link.rest(most);
+        }
+    }
+}
+
+impl Service {
+    /// Moves what can be moved now; whether anything was. An error ends the stream.
+    fn step(&mut self) -> bool {
+        match self.try_step() {
+            Ok(moved) => moved,
+            Err(error) => {
+                self.is_over = true;
+                // A peer may end in peace while gates finish; a dead one has a monitor that says
+                // so. This stream's handle finds it ended.
+                if !matches!(error, ExchangeError::Lost { .. }) {
+                    self.watch.fail(error);
+                }
+                false
             }
         }
     }
 
-    /// Gives a whole record to the caller, if there is room.
-    fn hand_over(&mut self, taken: &SyncSender<Record>) -> bool {
-        let Some(record) = self.whole.take() else { return false };
-        match taken.try_send(record) {
-            Ok(()) | Err(TrySendError::Disconnected(_)) => true,
-            Err(TrySendError::Full(record)) => {
-                self.whole = Some(record);
-                false
+    fn try_step(&mut self) -> Result<bool, ExchangeError> {
+        if self.is_over || self.watch.error().is_some() {
+            self.is_over = true;
+            return Ok(false);
+        }
+        let mut moved = false;
+        loop {
+            if self.leaving.is_none()
+                && let Some(record) = self.outgoing.pop_front()
+            {
+                self.records_sent += 1;
+                self.leaving = Some((record, self.records_sent, 0));
+            }
+            let now = self.push()? | self.pull()?;
+            moved |= now;
+            if !now {
+                break;
             }
         }
+        self.is_flushed = self.link.flush().map_err(|error| failed(self.peer, error))?;
+        Ok(moved)
+    }
+
+    /// Whether a record is half sent or half there.
+    fn is_under_way(&self) -> bool {
+        self.leaving.is_some() || !self.outgoing.is_empty() || self.arriving.is_some()
     }
 
     fn part_bytes(&self) -> usize {
@@ -293,13 +380,13 @@ impl Service {
         Ok(moved)
     }
 
-    /// Takes what has come; stops while a whole record waits for room, which holds up the sender.
+    /// Takes what has come; stops while whole records wait to be taken, which holds up the sender.
     fn pull(&mut self) -> Result<bool, ExchangeError> {
         let (peer, part_bytes) = (self.peer, self.part_bytes());
         let wrong =
             |found: String, wanted: String| ExchangeError::Wrong { rank: peer, found, wanted };
         let mut moved = false;
-        while self.whole.is_none() {
+        while self.incoming.len() < QUEUE {
             let message = match self.link.receive() {
                 Ok(Some(message)) => message,
                 Ok(None) => break,
@@ -321,7 +408,7 @@ impl Service {
                         .map_err(|(found, wanted)| wrong(found, wanted))?;
                     if next == header.parts {
                         self.records_come += 1;
-                        self.whole = Some(record);
+                        self.incoming.push_back(record);
                     } else {
                         self.arriving = Some((record, next));
                     }

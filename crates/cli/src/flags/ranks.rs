@@ -25,8 +25,8 @@ pub struct Ranks {
     #[arg(long, value_name = "32|16|8", default_value = "32", value_parser = activation_bits)]
     pub activation_bits: u32,
     /// What carries what ranks say to each other: shm (the default where they are started here),
-    /// tcp (the default where others start them), verbs (RDMA), peer (the default of cards of one
-    /// machine: each writes into the others' memory)
+    /// tcp (the default where others start them), verbs (RDMA), mpi (in a build with that feature),
+    /// peer (the default of cards of one machine: each writes into the others' memory)
     #[arg(long, value_name = "NAME", value_parser = carrier)]
     pub transport: Option<Carrier>,
     /// Wait at this address for `ironstar worker --join` instead of starting the other ranks here

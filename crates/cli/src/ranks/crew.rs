@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::flags;
 use clap::ValueEnum;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,12 +26,7 @@ pub fn commands(
     address: SocketAddr,
     threads: usize,
 ) -> Result<Vec<Command>, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::environment(format!("finding this program: {error}")))?;
-    let make = |rank: usize| {
-        let mut command = Command::new(&program);
-        command.args(["worker", "--tied", "--join", &address.to_string()]);
-        command.args(["--rank", &rank.to_string(), "--threads", &threads.to_string()]);
+    let make = |command: &mut Command| {
         command.args(["--prefill-chunk", &flags.prefill_chunk.to_string()]);
         command.args(["--numerics", &value_name(flags.numerics)]);
         if group.layers.is_some() {
@@ -39,23 +35,49 @@ pub fn commands(
         if let Some(isa) = flags.isa {
             command.args(["--isa", &value_name(isa)]);
         }
-        for (flag, path) in [
+        let paths = [
             ("--model", &flags.model),
             ("--mtp-model", &flags.mtp_model),
             ("--rank-key-file", &group.key_file),
-        ] {
-            if let Some(path) = path {
-                command.arg(flag).arg(path);
-            }
-        }
+        ];
+        add_paths(command, &paths);
         command.args(flags.ranks.rdma.words());
+    };
+    rank_commands(&["worker"], group.ranks, address, threads, make)
+}
+
+/// This program as each rank above 0 of a group that meets at `address`: with these first words,
+/// its place, and what `more` adds. It ends with its input.
+pub fn rank_commands(
+    words: &[&str],
+    ranks: usize,
+    address: SocketAddr,
+    threads: usize,
+    more: impl Fn(&mut Command),
+) -> Result<Vec<Command>, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::environment(format!("finding this program: {error}")))?;
+    let make = |rank: usize| {
+        let mut command = Command::new(&program);
+        command.args(words).args(["--tied", "--join", &address.to_string()]);
+        command.args(["--rank", &rank.to_string(), "--threads", &threads.to_string()]);
+        more(&mut command);
         // Ctrl-C is for rank 0, which ends the others.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         command
     };
-    Ok((1..group.ranks).map(make).collect())
+    Ok((1..ranks).map(make).collect())
+}
+
+/// Flags with the paths that are there.
+pub fn add_paths(command: &mut Command, paths: &[(&str, &Option<PathBuf>)]) {
+    for (flag, path) in paths {
+        if let Some(path) = path {
+            command.arg(flag).arg(path);
+        }
+    }
 }
 
 fn value_name(value: impl ValueEnum) -> String {

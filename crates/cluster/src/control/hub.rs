@@ -53,6 +53,9 @@ impl Hub {
         if transport == Transport::Verbs {
             verbs::check(&settings.verbs, address.ip())?;
         }
+        if transport == Transport::Mpi {
+            links::check_mpi(&settings, ranks)?;
+        }
         let door = Door::open(address, settings.key.clone(), settings.deadlines.handshake)?;
         let (former, parked) = (vec![None; ranks], Vec::new());
         Ok(Self { settings, ranks, transport, door, next_epoch: 0, former, parked })

@@ -5,8 +5,9 @@ use super::words::{LinkHello, Purpose, Roster};
 use super::{Channel, Formed, Settings, Transport, Word, connect_verbs};
 use crate::error::Error;
 use crate::link::{Limits, Link, LinkError, ShmLink, TcpLink, tune};
+#[cfg(feature = "mpi")]
+use crate::link::{MpiLink, MpiPlace};
 use crate::mesh::{Mesh, Place, Timing};
-use crate::pace::Pace;
 use crate::stream::Stream;
 use crate::watch::Watch;
 use std::net::SocketAddr;
@@ -48,8 +49,11 @@ pub(super) fn make(
             connected.into_iter().map(make).collect::<Result<_, _>>()?
         }
         Transport::Shm => shm(roster, purposes, settings, end)?,
+        Transport::Mpi => mpi(roster, purposes, settings)?,
     };
     let place = Place { rank: roster.rank, ranks, epoch: roster.epoch };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let pace = settings.timing.pace.shared(ranks_here(roster), cores);
     let mut gates = Vec::new();
     let mut streams: Vec<Option<Stream>> = (0..ranks).map(|_| None).collect();
     let posting = |e: ironstar_device::ExchangeError| Error::System {
@@ -60,14 +64,11 @@ pub(super) fn make(
         match purpose {
             Purpose::Gates => gates.push((rank, link)),
             Purpose::Records => {
-                // Its thread waits for hours at times: it never spins for long.
-                let stream = Stream::new(rank, place.epoch, link, Pace::BLOCKING, watch.clone());
+                let stream = Stream::new(rank, place.epoch, link, pace, watch.clone());
                 streams[rank] = Some(stream.map_err(posting)?);
             }
         }
     }
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let pace = settings.timing.pace.shared(ranks_here(roster), cores);
     let timing = Timing { pace, ..settings.timing };
     let mesh = Mesh::new(place, gates, timing, watch.clone()).map_err(posting)?;
     Ok(Formed { mesh, streams, committed: roster.committed })
@@ -77,7 +78,7 @@ pub(super) fn make(
 fn ranks_here(roster: &Roster) -> usize {
     match roster.transport {
         Transport::Shm => roster.addresses.len(),
-        Transport::Tcp | Transport::Verbs => {
+        Transport::Tcp | Transport::Verbs | Transport::Mpi => {
             let own = roster.addresses[roster.rank].ip();
             roster.addresses.iter().filter(|address| address.ip() == own).count()
         }
@@ -217,6 +218,45 @@ fn shm(
         made.push(Made { rank: other, purpose, link: Box::new(link.map_err(|e| failed(&e))?) });
     }
     Ok(made)
+}
+
+/// Whether rank 0 of so many could make links over MPI: said before others are waited for.
+#[cfg(feature = "mpi")]
+pub(super) fn check_mpi(settings: &Settings, ranks: usize) -> Result<(), Error> {
+    settings.mpi.of_group(0, ranks).map(|_| ())
+}
+
+#[cfg(feature = "mpi")]
+fn mpi(roster: &Roster, purposes: &[Purpose], settings: &Settings) -> Result<Vec<Made>, Error> {
+    let (rank, ranks) = (roster.rank, roster.addresses.len());
+    let mpi = settings.mpi.of_group(rank, ranks)?;
+    let others = pairs(0..rank, purposes).chain(pairs(rank + 1..ranks, purposes));
+    others
+        .map(|(other, &purpose)| {
+            let is_records = purpose == Purpose::Records;
+            let place = MpiPlace::of_epoch(other, roster.epoch, is_records, roster.nonce);
+            let link = MpiLink::new(mpi.clone(), place, Limits::GATES).map_err(|e| failed(&e))?;
+            Ok(Made { rank: other, purpose, link: Box::new(link) })
+        })
+        .collect()
+}
+
+#[cfg(not(feature = "mpi"))]
+pub(super) fn check_mpi(_: &Settings, _: usize) -> Result<(), Error> {
+    Err(without_mpi())
+}
+
+#[cfg(not(feature = "mpi"))]
+fn mpi(_: &Roster, _: &[Purpose], _: &Settings) -> Result<Vec<Made>, Error> {
+    Err(without_mpi())
+}
+
+#[cfg(not(feature = "mpi"))]
+fn without_mpi() -> Error {
+    Error::Settings {
+        found: "a program that was built without MPI".into(),
+        wanted: "build it with `--features mpi`, or choose another transport".into(),
+    }
 }
 
 /// Every rank with every purpose.

@@ -3,6 +3,7 @@
 
 use super::{Limits, Link, LinkError, Posted};
 use std::io::ErrorKind;
+use std::net::TcpStream;
 use std::time::Duration;
 
 /// A stream of bytes that never waits: `WouldBlock` says that nothing can be moved now.
@@ -14,8 +15,19 @@ pub trait Bytes: Send {
     /// Writes some bytes.
     fn write(&mut self, from: &[u8]) -> std::io::Result<usize>;
 
+    /// Writes some bytes of several pieces in a row.
+    fn write_pieces(&mut self, pieces: [&[u8]; 3]) -> std::io::Result<usize> {
+        let piece = pieces.into_iter().find(|piece| !piece.is_empty());
+        self.write(piece.unwrap_or(&[]))
+    }
+
     /// Sleeps until bytes can be read, or written too if `writing`, and no longer than `at_most`.
     fn rest(&mut self, writing: bool, at_most: Duration);
+
+    /// A second handle, to sleep at; see [`Link::sleeper`].
+    fn sleeper(&self) -> Option<TcpStream> {
+        None
+    }
 }
 
 /// Longest plain text of one sealed piece: Noise allows 65,535 bytes with the tag.
@@ -105,6 +117,21 @@ impl<S: Bytes> ByteLink<S> {
         Ok((rest.len() >= stored).then_some(PREFIX + stored))
     }
 
+    /// Writes without a copy in between; what the stream does not take waits.
+    fn write_now(&mut self, pieces: [&[u8]; 3]) -> Result<(), LinkError> {
+        let mut taken = match self.stream.write_pieces(pieces) {
+            Ok(taken) => taken,
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => 0,
+            Err(e) => return Err(system("sending", &e)),
+        };
+        for piece in pieces {
+            let here = taken.min(piece.len());
+            self.out.extend_from_slice(&piece[here..]);
+            taken -= here;
+        }
+        Ok(())
+    }
+
     /// Reads once; whether anything came.
     fn fill(&mut self) -> Result<bool, LinkError> {
         if self.filled == self.inbox.len() {
@@ -142,6 +169,9 @@ impl<S: Bytes> Link for ByteLink<S> {
             found: format!("a message of {length} bytes"),
             wanted: "lengths have 32 bits".into(),
         })?;
+        if self.cipher.is_none() && self.out.is_empty() {
+            return self.write_now([&prefix.to_le_bytes(), head, body]);
+        }
         self.out.extend_from_slice(&prefix.to_le_bytes());
         if let Some(cipher) = &mut self.cipher {
             self.plain.clear();
@@ -199,6 +229,10 @@ impl<S: Bytes> Link for ByteLink<S> {
     fn rest(&mut self, at_most: Duration) {
         let writing = !self.out.is_empty();
         self.stream.rest(writing, at_most);
+    }
+
+    fn sleeper(&self) -> Option<TcpStream> {
+        self.stream.sleeper()
     }
 }
 

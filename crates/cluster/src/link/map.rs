@@ -1,6 +1,8 @@
 //! Memory that somebody else writes too: another process, or a network card. All unsafe code of
-//! this crate is here and in `verbs/device.rs`.
+//! this crate is here, in `verbs/device.rs`, in `mpi/library.rs` and in `sum.rs`.
 
+use crate::message::PAYLOAD_PLACE;
+use crate::sum::copy_summed_from;
 use memmap2::{MmapMut, MmapRaw};
 use std::fs::File;
 use std::sync::atomic::AtomicU64;
@@ -73,6 +75,15 @@ impl SharedMap {
                 into.len(),
             );
         }
+    }
+
+    /// [`SharedMap::read`] of a message's payload, and its `payload_sum`: of the bytes that were
+    /// copied, whatever the other process writes meanwhile.
+    pub fn read_payload(&self, offset: usize, into: &mut [u8]) -> u64 {
+        assert!(self.inside(offset, into.len()), "a range of the map");
+        // SAFETY: the range is inside the map (checked above), and `into` is memory of this process
+        // alone.
+        unsafe { copy_summed_from(self.map.as_ptr().add(offset), into, PAYLOAD_PLACE) }
     }
 
     fn inside(&self, offset: usize, bytes: usize) -> bool {

@@ -6,7 +6,8 @@
 //! number of its message and the length, so that a counter that lies is found.
 
 use super::map::SharedMap;
-use super::{Limits, Link, LinkError, Posted};
+use super::{Limits, Link, LinkError, Posted, Taken};
+use crate::message::HEADER_BYTES;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -166,6 +167,36 @@ impl ShmLink {
         }
         Ok(waiting)
     }
+
+    /// Where the next message is and how long, if one is there, checked; its receive is used up.
+    fn next_slot(&mut self) -> Result<Option<(usize, usize)>, LinkError> {
+        if self.arrived()? == 0 {
+            let gone = self.map.counter(self.theirs + GONE).load(Ordering::Acquire) != 0;
+            // What was written before the end is read first.
+            let closed = gone && self.arrived()? == 0;
+            return if closed { Err(LinkError::Closed) } else { Ok(None) };
+        }
+        let slot = self.slot(self.theirs, self.read);
+        let number = self.map.counter(slot).load(Ordering::Relaxed);
+        if number != self.read {
+            return Err(LinkError::Wrong {
+                found: format!("message {number} stands in the slot"),
+                wanted: format!("message {} is due", self.read),
+            });
+        }
+        // Read once: what is compared is what is used.
+        let length = self.map.counter(slot + 8).load(Ordering::Relaxed);
+        self.posted.check_arrival(length)?;
+        self.posted.take();
+        let length = usize::try_from(length).expect("it was compared with a usize");
+        Ok(Some((slot + SLOT_HEAD, length)))
+    }
+
+    /// The message of [`ShmLink::next_slot`] was copied out.
+    fn free_slot(&mut self) {
+        self.read += 1;
+        self.map.counter(self.theirs + READ).store(self.read, Ordering::Release);
+    }
 }
 
 impl ShmSize {
@@ -208,29 +239,25 @@ impl Link for ShmLink {
     }
 
     fn receive(&mut self) -> Result<Option<&[u8]>, LinkError> {
-        if self.arrived()? == 0 {
-            let gone = self.map.counter(self.theirs + GONE).load(Ordering::Acquire) != 0;
-            // What was written before the end is read first.
-            let closed = gone && self.arrived()? == 0;
-            return if closed { Err(LinkError::Closed) } else { Ok(None) };
-        }
-        let slot = self.slot(self.theirs, self.read);
-        let number = self.map.counter(slot).load(Ordering::Relaxed);
-        if number != self.read {
-            return Err(LinkError::Wrong {
-                found: format!("message {number} stands in the slot"),
-                wanted: format!("message {} is due", self.read),
-            });
-        }
-        // Read once: what is compared is what is used.
-        let length = self.map.counter(slot + 8).load(Ordering::Relaxed);
-        self.posted.check_arrival(length)?;
-        self.posted.take();
-        let length = usize::try_from(length).expect("it was compared with a usize");
-        self.map.read(slot + SLOT_HEAD, &mut self.message[..length]);
-        self.read += 1;
-        self.map.counter(self.theirs + READ).store(self.read, Ordering::Release);
+        let Some((slot, length)) = self.next_slot()? else { return Ok(None) };
+        self.map.read(slot, &mut self.message[..length]);
+        self.free_slot();
         Ok(Some(&self.message[..length]))
+    }
+
+    fn receive_into(
+        &mut self,
+        head: &mut [u8; HEADER_BYTES],
+        body: &mut [u8],
+    ) -> Result<Option<Taken>, LinkError> {
+        let Some((slot, length)) = self.next_slot()? else { return Ok(None) };
+        let mut taken = Taken { length, payload_sum: 0 };
+        if length == HEADER_BYTES + body.len() {
+            self.map.read(slot, head);
+            taken.payload_sum = self.map.read_payload(slot + HEADER_BYTES, body);
+        }
+        self.free_slot();
+        Ok(Some(taken))
     }
 
     fn flush(&mut self) -> Result<bool, LinkError> {

@@ -2,7 +2,7 @@
 
 use super::{ByteLink, Bytes};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -36,10 +36,27 @@ impl Bytes for TcpStream {
         Write::write(self, from)
     }
 
+    fn write_pieces(&mut self, pieces: [&[u8]; 3]) -> std::io::Result<usize> {
+        Write::write_vectored(self, &pieces.map(IoSlice::new))
+    }
+
     fn rest(&mut self, writing: bool, at_most: Duration) {
         let flags = if writing { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let time = Timespec::try_from(at_most).ok();
-        // An error of poll shows again at the next read, where it is reported.
-        let _ = poll(&mut [PollFd::new(self, flags)], time.as_ref());
+        wait_for(self, flags, at_most);
     }
+
+    fn sleeper(&self) -> Option<TcpStream> {
+        self.try_clone().ok()
+    }
+}
+
+/// Sleeps until something comes, and no longer than `at_most`.
+pub(crate) fn rest_at(stream: &TcpStream, at_most: Duration) {
+    wait_for(stream, PollFlags::IN, at_most);
+}
+
+fn wait_for(stream: &TcpStream, flags: PollFlags, at_most: Duration) {
+    let time = Timespec::try_from(at_most).ok();
+    // An error of poll shows again at the next read, where it is reported.
+    let _ = poll(&mut [PollFd::new(stream, flags)], time.as_ref());
 }

@@ -19,8 +19,9 @@ mod device;
 pub use choice::{VerbsConnection, VerbsSettings};
 pub(crate) use device::Verbs;
 
-use super::{Limits, Link, LinkError, Posted};
+use super::{Limits, Link, LinkError, Posted, Taken};
 use crate::error::Error;
+use crate::message::HEADER_BYTES;
 use abi::{WC_RECV, Wc};
 use choice::{Chosen, choose};
 use device::{Device, Endpoint, FRAME, Route, SEND, SLOTS_MIN, Wanted};
@@ -393,8 +394,8 @@ impl VerbsLink {
         }
     }
 
-    /// Copies the message of a slot out, checked, and posts the slot again.
-    fn take(&mut self, slot: usize, bytes: u32) -> Result<usize, LinkError> {
+    /// The length of the message in a slot, checked; its receive is used up.
+    fn length_of(&mut self, slot: usize, bytes: u32) -> Result<usize, LinkError> {
         let wrong = |found: String, wanted: String| LinkError::Wrong { found, wanted };
         let bytes = bytes as usize;
         if !(PREFIX..=self.end.slot_bytes()).contains(&bytes) {
@@ -420,11 +421,44 @@ impl VerbsLink {
             return Err(wrong(format!("a message cut to {} bytes", bytes - PREFIX), wanted));
         }
         self.posted.take();
-        self.end.read(slot, PREFIX, &mut self.message[..length]);
+        Ok(length)
+    }
+
+    /// The message of a slot was copied out: the slot is posted again.
+    fn free(&mut self, slot: usize) -> Result<(), LinkError> {
         self.received += 1;
         let posted = self.end.post_receive(slot);
-        posted.map_err(|number| system("posting an RDMA receive", number))?;
-        Ok(length)
+        posted.map_err(|number| system("posting an RDMA receive", number))
+    }
+
+    /// The slot of the next message and its length, if one is there.
+    fn next_slot(&mut self) -> Result<Option<(usize, usize)>, LinkError> {
+        if !self.backlog.is_empty() && self.failed.is_none() {
+            self.push_backlog()?;
+        }
+        if self.arrived.is_empty() {
+            self.poll();
+        }
+        let Some((slot, bytes)) = self.arrived.pop_front() else {
+            if let Some(error) = &self.failed {
+                return Err(error.clone());
+            }
+            self.empty_looks += 1;
+            if self.empty_looks >= LOOKS {
+                self.look_at_peer();
+            }
+            let over = self.closed.is_some_and(|since| since.elapsed() >= GRACE);
+            return if over { Err(LinkError::Closed) } else { Ok(None) };
+        };
+        let length = self.length_of(slot, bytes);
+        self.kept(length).map(|length| Some((slot, length)))
+    }
+
+    /// The first error of a message is the link's.
+    fn kept<T>(&mut self, result: Result<T, LinkError>) -> Result<T, LinkError> {
+        result.inspect_err(|error| {
+            self.failed.get_or_insert(error.clone());
+        })
     }
 }
 
@@ -463,30 +497,27 @@ impl Link for VerbsLink {
     }
 
     fn receive(&mut self) -> Result<Option<&[u8]>, LinkError> {
-        if !self.backlog.is_empty() && self.failed.is_none() {
-            self.push_backlog()?;
+        let Some((slot, length)) = self.next_slot()? else { return Ok(None) };
+        self.end.read(slot, PREFIX, &mut self.message[..length]);
+        let freed = self.free(slot);
+        self.kept(freed)?;
+        Ok(Some(&self.message[..length]))
+    }
+
+    fn receive_into(
+        &mut self,
+        head: &mut [u8; HEADER_BYTES],
+        body: &mut [u8],
+    ) -> Result<Option<Taken>, LinkError> {
+        let Some((slot, length)) = self.next_slot()? else { return Ok(None) };
+        let mut taken = Taken { length, payload_sum: 0 };
+        if length == HEADER_BYTES + body.len() {
+            self.end.read(slot, PREFIX, head);
+            taken.payload_sum = self.end.read_payload(slot, PREFIX + HEADER_BYTES, body);
         }
-        if self.arrived.is_empty() {
-            self.poll();
-        }
-        let Some((slot, bytes)) = self.arrived.pop_front() else {
-            if let Some(error) = &self.failed {
-                return Err(error.clone());
-            }
-            self.empty_looks += 1;
-            if self.empty_looks >= LOOKS {
-                self.look_at_peer();
-            }
-            let over = self.closed.is_some_and(|since| since.elapsed() >= GRACE);
-            return if over { Err(LinkError::Closed) } else { Ok(None) };
-        };
-        match self.take(slot, bytes) {
-            Ok(length) => Ok(Some(&self.message[..length])),
-            Err(error) => {
-                self.failed.get_or_insert(error.clone());
-                Err(error)
-            }
-        }
+        let freed = self.free(slot);
+        self.kept(freed)?;
+        Ok(Some(taken))
     }
 
     fn flush(&mut self) -> Result<bool, LinkError> {

@@ -2,13 +2,13 @@
 //! them, else over loopback. A cable that is cut, a rank that stands still, one that is killed, and
 //! what follows.
 
-use crate::support::{keyed, part};
+use crate::support::{keyed, part, verbs};
 use ironstar_cluster::{Cluster, Deadlines, Member, Settings, Transport};
 use ironstar_device::{Exchange, GateKind};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -23,20 +23,25 @@ fn settings() -> Settings {
     settings.deadlines =
         Deadlines { silence: Duration::from_secs(2), form: PATIENCE, ..settings.deadlines };
     settings.timing.gate = Duration::from_secs(5);
+    settings.verbs = verbs("");
     settings
 }
 
-/// A rank's process: its first line of input says where rank 0 is and which rank this is. Started
-/// by the test below, which reads the lines that begin with `@`.
+/// A rank's process: its first line of input says where rank 0 is, which rank this is, and what
+/// carries the gates. Started by the tests below, which read the lines that begin with `@`.
 #[test]
 #[ignore = "the other end of ranks_in_processes_survive_a_cut_cable_and_a_killed_rank"]
 fn child() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("the parent says where");
-    let (address, rank) = line.trim().split_once(' ').expect("an address and a rank");
+    let mut words = line.trim().split(' ');
+    let mut word = || words.next().expect("an address, a rank and a transport");
+    let (address, rank, transport) = (word(), word(), word());
+    let transport = Transport::NAMES.iter().find(|(name, _)| *name == transport);
+    let transport = transport.expect("a name of a transport").1;
     let address: SocketAddr = address.parse().expect("the parent writes addresses");
     let mut group = if rank == "0" {
-        let hub = Cluster::bind(address, 2, Transport::Tcp, settings()).expect("a port");
+        let hub = Cluster::bind(address, 2, transport, settings()).expect("a port");
         say(&format!("at {}", hub.address()));
         Cluster::lead(hub)
     } else {
@@ -92,7 +97,7 @@ struct Rank {
 }
 
 impl Rank {
-    fn start(place: &Place, rank: usize, address: SocketAddr) -> Self {
+    fn start(place: &Place, rank: usize, address: SocketAddr, transport: Transport) -> Self {
         let program = std::env::current_exe().expect("a test is a program");
         let mut command = match place {
             Place::Loopback => Command::new(program),
@@ -106,7 +111,7 @@ impl Rank {
         let command = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.stderr(Stdio::null()).spawn().expect("a process");
         let mut input = process.stdin.take().expect("it was asked for");
-        writeln!(input, "{address} {rank}").expect("it reads");
+        writeln!(input, "{address} {rank} {}", transport.name()).expect("it reads");
         let output = process.stdout.take().expect("it was asked for");
         let (sender, lines) = channel();
         std::thread::spawn(move || {
@@ -161,7 +166,9 @@ enum Place {
 
 impl Place {
     fn make() -> Self {
-        let names = [0, 1].map(|rank| format!("ironstar-{}-{rank}", std::process::id()));
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let names = [0, 1].map(|rank| format!("ironstar-{}-{number}-{rank}", std::process::id()));
         if !ip(&format!("netns add {}", names[0])) {
             return Place::Loopback;
         }
@@ -208,19 +215,57 @@ fn ip(words: &str) -> bool {
     command.is_ok_and(|status| status.success())
 }
 
-#[test]
-#[allow(clippy::print_stdout, reason = "which of the two ran")]
-fn ranks_in_processes_survive_a_cut_cable_and_a_killed_rank() {
-    let place = Place::make();
-    let first = Rank::start(&place, 0, place.address());
+/// Two ranks that have passed their gates, and where rank 0 is for rank 1.
+fn start(place: &Place, transport: Transport) -> (Rank, Rank, SocketAddr) {
+    let first = Rank::start(place, 0, place.address(), transport);
     let at = first.hears("at ");
     let mut address: SocketAddr = at[3..].parse().expect("an address");
     if matches!(place, Place::Namespaces(_)) {
         address.set_ip("10.77.0.1".parse().expect("an address"));
     }
-    let second = Rank::start(&place, 1, address);
+    let second = Rank::start(place, 1, address, transport);
     first.hears("whole");
     second.hears("whole");
+    (first, second, address)
+}
+
+/// Rank 1 is killed, noticed at once and replaced; then both end in peace.
+fn kill_and_replace(
+    place: &Place,
+    transport: Transport,
+    first: Rank,
+    mut second: Rank,
+    address: SocketAddr,
+) {
+    second.process.kill().expect("it runs");
+    let killed = Instant::now();
+    first.hears("broken");
+    assert!(killed.elapsed() < Duration::from_secs(5), "a killed rank is noticed at once");
+    drop(second);
+    let mut third = Rank::start(place, 1, address, transport);
+    first.comes_back();
+    third.hears("whole");
+    let mut first = first;
+    writeln!(first.input, "end").expect("it reads");
+    first.hears("end");
+    third.hears("end");
+    for rank in [&mut first, &mut third] {
+        assert!(rank.process.wait().expect("it has ended").success(), "an end in peace");
+    }
+}
+
+#[test]
+fn ranks_over_rdma_in_processes_survive_a_killed_rank() {
+    let place = Place::make();
+    let (first, second, address) = start(&place, Transport::Verbs);
+    kill_and_replace(&place, Transport::Verbs, first, second, address);
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "which of the two ran")]
+fn ranks_in_processes_survive_a_cut_cable_and_a_killed_rank() {
+    let place = Place::make();
+    let (first, second, address) = start(&place, Transport::Tcp);
     match &place {
         Place::Loopback => println!("over loopback: this user may make no network namespaces"),
         Place::Namespaces(names) => {
@@ -244,20 +289,5 @@ fn ranks_in_processes_survive_a_cut_cable_and_a_killed_rank() {
     second.signal("CONT");
     first.comes_back();
     second.comes_back();
-    let mut second = second;
-    second.process.kill().expect("it runs");
-    let killed = Instant::now();
-    first.hears("broken");
-    assert!(killed.elapsed() < Duration::from_secs(5), "a killed rank is noticed at once");
-    drop(second);
-    let mut third = Rank::start(&place, 1, address);
-    first.comes_back();
-    third.hears("whole");
-    let mut first = first;
-    writeln!(first.input, "end").expect("it reads");
-    first.hears("end");
-    third.hears("end");
-    for rank in [&mut first, &mut third] {
-        assert!(rank.process.wait().expect("it has ended").success(), "an end in peace");
-    }
+    kill_and_replace(&place, Transport::Tcp, first, second, address);
 }

@@ -86,7 +86,7 @@ pub type Transports = Vec<(&'static str, MakePair)>;
 
 /// Every transport.
 pub fn pairs() -> Transports {
-    vec![
+    let all: Transports = vec![
         ("memory", Box::new(|limits| boxed(MemoryLink::pair(limits)))),
         ("tcp", Box::new(|limits| boxed(tcp_pair(limits, [None, None])))),
         (
@@ -103,7 +103,27 @@ pub fn pairs() -> Transports {
             "framed verbs",
             Box::new(|limits| boxed(verbs_pair([THUNDERBOLT; 2], Some(limits)).expect("a link"))),
         ),
-    ]
+    ];
+    #[cfg(feature = "mpi")]
+    let all = all.into_iter().chain([("mpi", Box::new(mpi_pair) as MakePair)]).collect();
+    all
+}
+
+/// Two ends in one process, which sends to itself; begun once for all tests, and never ended.
+#[cfg(feature = "mpi")]
+fn mpi_pair(limits: Limits) -> (Box<dyn Link>, Box<dyn Link>) {
+    use ironstar_cluster::{MpiLink, MpiPlace, MpiSettings};
+    use std::sync::LazyLock;
+    static MPI: LazyLock<MpiSettings> = LazyLock::new(MpiSettings::default);
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let mpi = MPI.get().expect("an MPI library");
+    let tag = u16::try_from(number % 16_000 * 2).expect("below 2^15");
+    let end = |tags: [u16; 2]| {
+        let place = MpiPlace { peer: mpi.rank(), tags, nonce: 77 };
+        MpiLink::new(mpi.clone(), place, limits).expect("a link")
+    };
+    boxed((end([tag, tag + 1]), end([tag + 1, tag])))
 }
 
 /// Words for the fake provider: Thunderbolt's rules, and buffers that hold rubbish until a message

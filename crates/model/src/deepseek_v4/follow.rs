@@ -239,9 +239,7 @@ impl Model {
         match Order::decode(&bytes)? {
             Order::Stop => return Ok(false),
             Order::Meet { identity } => {
-                let same = identity == self.meeting();
-                let other = "it has another model, drafter, settings or rows a step than rank 0";
-                answers(backend, if same { Ok(()) } else { Err(other.to_owned()) })?;
+                answers(backend, self.kept.meets(&identity))?;
             }
             Order::More { saved } => held.saved.extend_from_slice(&saved),
             Order::Take { id, context, saved } => {

@@ -184,6 +184,7 @@ impl Model {
             drafter: draft_print,
             spark,
             pipe,
+            backend: backend.name(),
             ..Kept::default()
         };
         let scratch = Scratch::new(&kept.shape, &kept.options, kept.drafts_here(), backend, arena)?;

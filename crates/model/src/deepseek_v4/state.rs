@@ -57,6 +57,8 @@ pub(super) struct Kept {
     pub ids: AtomicU32,
     /// The other nodes, where this one has some of the layers.
     pub pipe: Option<Pipe>,
+    /// Name of what computes: another kind gives other bits.
+    pub backend: &'static str,
 }
 
 impl Kept {
@@ -101,12 +103,31 @@ impl Kept {
         all
     }
 
-    /// What ranks must have in common: that, and the rows of a step.
+    /// What ranks must have in common: that, the rows of a step, and the kind of backend.
     pub fn meeting(&self) -> Vec<u8> {
         let mut all = self.identity();
         let rows = u64::try_from(self.options.step_rows_max).unwrap_or(u64::MAX);
         all.extend_from_slice(&rows.to_le_bytes());
+        all.extend_from_slice(self.backend.as_bytes());
         all
+    }
+
+    /// Whether rank 0's [`Kept::meeting`] is this rank's, or what differs.
+    pub fn meets(&self, theirs: &[u8]) -> Result<(), String> {
+        let mine = self.meeting();
+        if mine == theirs {
+            return Ok(());
+        }
+        let common = mine.len() - self.backend.len();
+        match theirs.split_at_checked(common) {
+            Some((same, kind)) if same == &mine[..common] => {
+                let (mine, theirs) = (self.backend, String::from_utf8_lossy(kind));
+                Err(format!("it runs on {mine} and rank 0 on {theirs}, which give other bits"))
+            }
+            _ => {
+                Err("it has another model, drafter, settings or rows a step than rank 0".to_owned())
+            }
+        }
     }
 }
 
@@ -760,3 +781,6 @@ fn check_size(pieces: &[Piece], bytes: &[u8]) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,8 +15,8 @@ use crate::{bandwidth, print};
 use clap::ValueEnum;
 use ironstar_cluster::sim::{Costs, LinkCosts, ModelCosts, NodeCosts, PartCosts, Timed};
 use ironstar_cluster::{
-    Alone, Cluster, LinkTime, Member, Settings, Timing, Transport, VerbsSettings, measure_hop,
-    measure_orders, measure_sizes,
+    Alone, Cluster, LinkTime, Member, Recorder, Settings, Timing, Transport, VerbsSettings,
+    measure_hop, measure_orders, measure_sizes,
 };
 use ironstar_device::{Backend, Cpu, CpuConfig, Exchange, ExchangeError, GateKind, Part};
 use ironstar_engine::{CancelFlag, Engine, EngineOptions};
@@ -26,7 +26,7 @@ use ironstar_model::deepseek_v4::{
 };
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Bytes of gates, and how often.
@@ -84,7 +84,7 @@ struct Measured {
     gates: Vec<LinkTime>,
     order: Duration,
     hops: Vec<LinkTime>,
-    /// The slowest rank's.
+    /// Of ranks that wait for each other at every gate.
     part: Option<Speed>,
 }
 
@@ -194,64 +194,116 @@ fn measure(
     let part = match plan.parts {
         false => None,
         true => {
-            let mine = speed(&subject.opened, threads, Some(cluster))
-                .inspect_err(|failure| cluster.abort(&failure.message))?;
-            Some(slowest(cluster, mine)?)
+            let speed = speed(&subject.opened, threads, Some(cluster));
+            Some(speed.inspect_err(|failure| cluster.abort(&failure.message))?)
         }
     };
     Ok(Measured { gates, order, hops, part })
 }
 
-/// The slowest of all ranks.
-fn slowest(cluster: &mut Cluster, mine: Speed) -> Result<Speed, Failure> {
-    let bytes = [mine.decode.to_le_bytes(), mine.prefill.to_le_bytes()].concat();
-    let mut all = vec![0; bytes.len() * cluster.ranks()];
-    cluster.gather(GateKind::Status, &bytes, &mut all).map_err(lost)?;
-    let (words, _) = all.as_chunks::<8>();
-    let of = |at: usize| {
-        words.iter().skip(at).step_by(2).map(|word| f64::from_le_bytes(*word)).fold(0.0, f64::max)
-    };
-    Ok(Speed { decode: of(0), prefill: of(1) })
+/// One try of a rank.
+struct Try {
+    speed: Speed,
+    /// Since the first try began.
+    elapsed: f64,
+    /// Of each token: seconds from gate to gate.
+    stretches: Vec<Vec<f32>>,
+}
+
+impl Try {
+    /// What a group would take that computes so, and the longest that any rank has tried. Ranks
+    /// meet at each gate: of every stretch the slowest rank's time counts, and not the slowest
+    /// rank's sum.
+    fn together(&self, group: &mut Cluster) -> Result<(Speed, f64), Failure> {
+        let (steps, all) = (self.stretches.len().max(1) as f64, self.stretches.concat());
+        let sum: f64 = all.iter().map(|stretch| f64::from(*stretch)).sum();
+        // What follows the last gate of a token.
+        let rest = (self.speed.decode - sum / steps).max(0.0);
+        let numbers = [self.speed.prefill, self.elapsed, rest];
+        let mut mine: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let words = mine.len();
+        mine.extend(all.iter().flat_map(|stretch| stretch.to_le_bytes()));
+        let mut theirs = vec![0; mine.len() * group.ranks()];
+        group.gather(GateKind::Status, &mine, &mut theirs).map_err(lost)?;
+        let ranks: Vec<&[u8]> = theirs.chunks_exact(mine.len()).collect();
+        let number = |at: usize| {
+            let of = |rank: &&[u8]| rank[..words].as_chunks::<8>().0[at];
+            ranks.iter().map(of).map(f64::from_le_bytes).fold(0.0, f64::max)
+        };
+        let stretch = |at: usize| {
+            let of = |rank: &&[u8]| rank[words..].as_chunks::<4>().0[at];
+            f64::from(ranks.iter().map(of).map(f32::from_le_bytes).fold(0.0, f32::max))
+        };
+        let stretches: f64 = (0..all.len()).map(stretch).sum();
+        let decode = stretches / steps + number(2);
+        Ok((Speed { decode, prefill: number(0) }, number(1)))
+    }
 }
 
 /// Times a prompt and an answer on this machine: of the whole model, or of a rank's part of it in a
 /// group that exchanges nothing, begun together with the other ranks.
-fn speed(opened: &Opened, threads: usize, group: Option<&mut Cluster>) -> Result<Speed, Failure> {
+fn speed(
+    opened: &Opened,
+    threads: usize,
+    mut group: Option<&mut Cluster>,
+) -> Result<Speed, Failure> {
     let config = CpuConfig { threads, ..CpuConfig::default() };
     let cpu = Cpu::new(config).map_err(|error| Failure::environment(error.to_string()))?;
+    let recorder = Recorder::default();
     let backend: Box<dyn Backend> = match &group {
         None => Box::new(cpu),
-        Some(group) => Box::new(cpu.with_exchange(Box::new(Alone::new(0, group.ranks())))),
+        Some(group) => {
+            let mut alone = Alone::new(0, group.ranks());
+            alone.record_into(recorder.clone());
+            Box::new(cpu.with_exchange(Box::new(alone)))
+        }
     };
     let options =
         EngineOptions { threads, step_rows: ROWS, store_ram_bytes: 0, ..EngineOptions::default() };
     let engine = Engine::on_backend(backend, &opened.gguf, None, options, &mut |_| {});
     let mut engine = engine.map_err(loading::from_engine)?;
     engine.meet(PATIENCE).map_err(loading::from_engine)?;
-    if let Some(group) = group {
-        let mut all = vec![0; group.ranks()];
-        group.gather(GateKind::Status, &[0], &mut all).map_err(lost)?;
-    }
-    let vocabulary = u32::try_from(engine.model().shape().vocabulary).unwrap_or(u32::MAX).max(1);
-    let token = |at: usize| u32::try_from(at * 977 + 13).unwrap_or(0) % vocabulary;
-    let prompt: Vec<u32> = (0..ROWS).map(token).collect();
-    let (begun, mut best) = (Instant::now(), Speed { decode: f64::MAX, prefill: f64::MAX });
+    let mut best = Speed { decode: f64::MAX, prefill: f64::MAX };
+    let mut begun = None;
     for _ in 0..TRIES {
-        let mut session = engine.session(ROWS + ANSWER).map_err(loading::from_engine)?;
-        let start = Instant::now();
-        let synced = session.sync(&mut engine, &prompt, &mut |_| {}, &CancelFlag::default());
-        synced.map_err(loading::from_engine)?;
-        best.prefill = best.prefill.min(start.elapsed().as_secs_f64() / ROWS as f64);
-        let start = Instant::now();
-        for at in 0..ANSWER {
-            session.push(&mut engine, token(ROWS + at)).map_err(loading::from_engine)?;
+        if let Some(group) = &mut group {
+            let mut all = vec![0; group.ranks()];
+            group.gather(GateKind::Status, &[0], &mut all).map_err(lost)?;
         }
-        best.decode = best.decode.min(start.elapsed().as_secs_f64() / ANSWER as f64);
-        if begun.elapsed().as_secs_f64() > ENOUGH {
+        let begun = *begun.get_or_insert_with(Instant::now);
+        let speed = once(&mut engine)?;
+        let elapsed = begun.elapsed().as_secs_f64();
+        let (speed, elapsed) = match &mut group {
+            None => (speed, elapsed),
+            Some(group) => {
+                let stretches = recorder.report().stretches_of_steps(ANSWER);
+                Try { speed, elapsed, stretches }.together(group)?
+            }
+        };
+        best.decode = best.decode.min(speed.decode);
+        best.prefill = best.prefill.min(speed.prefill);
+        if elapsed > ENOUGH {
             break;
         }
     }
     Ok(best)
+}
+
+/// One prompt and one answer.
+fn once(engine: &mut Engine) -> Result<Speed, Failure> {
+    let vocabulary = u32::try_from(engine.model().shape().vocabulary).unwrap_or(u32::MAX).max(1);
+    let token = |at: usize| u32::try_from(at * 977 + 13).unwrap_or(0) % vocabulary;
+    let prompt: Vec<u32> = (0..ROWS).map(token).collect();
+    let mut session = engine.session(ROWS + ANSWER).map_err(loading::from_engine)?;
+    let start = Instant::now();
+    let synced = session.sync(engine, &prompt, &mut |_| {}, &CancelFlag::default());
+    synced.map_err(loading::from_engine)?;
+    let prefill = start.elapsed().as_secs_f64() / ROWS as f64;
+    let start = Instant::now();
+    for at in 0..ANSWER {
+        session.push(engine, token(ROWS + at)).map_err(loading::from_engine)?;
+    }
+    Ok(Speed { decode: start.elapsed().as_secs_f64() / ANSWER as f64, prefill })
 }
 
 impl Subject {
@@ -428,24 +480,12 @@ fn commands(
     address: SocketAddr,
     threads: usize,
 ) -> Result<Vec<Command>, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::environment(format!("finding this program: {error}")))?;
-    let make = |rank: usize| {
-        let mut command = Command::new(&program);
-        command.args(["doctor", "--cluster", "--tied", "--join", &address.to_string()]);
-        command.args(["--rank", &rank.to_string(), "--threads", &threads.to_string()]);
+    let make = |command: &mut Command| {
         command.args(flags.rdma.words());
-        for (flag, path) in [("--model", &flags.model), ("--rank-key-file", &flags.rank_key_file)] {
-            if let Some(path) = path {
-                command.arg(flag).arg(path);
-            }
-        }
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        command.stdin(Stdio::piped()).stdout(Stdio::null());
-        command
+        let paths = [("--model", &flags.model), ("--rank-key-file", &flags.rank_key_file)];
+        ranks::add_paths(command, &paths);
     };
-    Ok((1..flags.ranks).map(make).collect())
+    ranks::rank_commands(&["doctor", "--cluster"], flags.ranks, address, threads, make)
 }
 
 fn lost(error: ExchangeError) -> Failure {

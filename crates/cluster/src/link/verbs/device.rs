@@ -283,7 +283,11 @@ impl Parts {
                 return Ok(remote);
             }
         }
-        Err(system(&format!("registering {} bytes of memory for the device", memory.len())))
+        let error = std::io::Error::last_os_error();
+        Err(Error::System {
+            doing: format!("registering {} bytes of memory for the device", memory.len()),
+            found: format!("{error}; the limit of locked memory may be too low (`ulimit -l`)"),
+        })
     }
 
     /// Makes a completion queue and a queue pair for so many sends and receives; how many were
@@ -616,19 +620,12 @@ impl Endpoint {
         let mut sge = self.sge(self.receive_at(slot), self.wanted.slot_bytes);
         let mut request =
             RecvWr { wr_id: slot as u64, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
-        let mut bad = null_mut();
+        let (qp, mut bad) = (self.parts.qp, null_mut());
         // SAFETY: the device is open and its table of operations is filled once.
         let post = unsafe { (*self.device.context).ops.post_recv };
-        let Some(post) = post else { return Err(0) };
         // SAFETY: the queue pair and the request are live; the library copies the request, and the
         // memory that it names is registered until the queues are gone.
-        match unsafe { post(self.parts.qp, &raw mut request, &raw mut bad) } {
-            0 => {
-                self.under_way += 1;
-                Ok(())
-            }
-            number => Err(number),
-        }
+        self.posted(post.map(|post| unsafe { post(qp, &raw mut request, &raw mut bad) }))
     }
 
     /// Posts the send of a slot's first `bytes`; the number of the error if it was refused.
@@ -645,17 +642,21 @@ impl Endpoint {
             imm_data: 0,
             wr: [0; 11],
         };
-        let mut bad = null_mut();
+        let (qp, mut bad) = (self.parts.qp, null_mut());
         // SAFETY: the device is open and its table of operations is filled once.
         let post = unsafe { (*self.device.context).ops.post_send };
-        let Some(post) = post else { return Err(0) };
         // SAFETY: as for receives.
-        match unsafe { post(self.parts.qp, &raw mut request, &raw mut bad) } {
-            0 => {
+        self.posted(post.map(|post| unsafe { post(qp, &raw mut request, &raw mut bad) }))
+    }
+
+    /// Counts what the device took; a device without the operation refuses with number 0.
+    fn posted(&mut self, answer: Option<c_int>) -> Result<(), c_int> {
+        match answer {
+            Some(0) => {
                 self.under_way += 1;
                 Ok(())
             }
-            number => Err(number),
+            refused => Err(refused.unwrap_or(0)),
         }
     }
 
@@ -682,6 +683,12 @@ impl Endpoint {
     pub fn read(&self, slot: usize, offset: usize, into: &mut [u8]) {
         assert!(offset + into.len() <= self.wanted.slot_bytes, "a range of the slot");
         self.memory.read(self.receive_at(slot) + offset, into);
+    }
+
+    /// [`Endpoint::read`] of a message's payload, and its `payload_sum`.
+    pub fn read_payload(&self, slot: usize, offset: usize, into: &mut [u8]) -> u64 {
+        assert!(offset + into.len() <= self.wanted.slot_bytes, "a range of the slot");
+        self.memory.read_payload(self.receive_at(slot) + offset, into)
     }
 
     /// Ends the queues: error state, so that everything under way comes back, then away. Whether
