@@ -1,4 +1,5 @@
-//! What a gate of 16 KiB costs between two processes on this machine, by transport.
+//! What a gate of 16 KiB costs between two processes on this machine, by transport; how fast its
+//! payload is summed; and what a record of a pipeline takes from one process to the other.
 //!
 //! `cargo run --release -p ironstar-cluster --example gate_cost`; run it on an idle machine. The
 //! program starts itself a second time as rank 1. RDMA is the fake provider of the tests: its cost
@@ -7,7 +8,8 @@
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use ironstar_cluster::{
-    Cluster, Error, Key, Member, Pace, Settings, Timing, Transport, VerbsSettings,
+    Cluster, Error, Key, Member, Pace, Settings, Timing, Transport, VerbsSettings, copy_payload,
+    measure_hop, payload_sum,
 };
 use ironstar_device::{Exchange, GateKind};
 use std::process::Command;
@@ -26,6 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let member = Member::new(address.parse()?, None, None, settings(&pace, &key)?)?;
         return gates(Cluster::join(member)?);
     }
+    sums();
     let key = Key::random()?.to_hex();
     println!("16 KiB each way, two processes: p50, p90, p99 us of a gate");
     for (transport, pace, key) in [
@@ -56,7 +59,26 @@ fn settings(pace: &str, key: &str) -> Result<Settings, Error> {
     let timing = Timing { gate: Duration::from_secs(10), pace };
     let library = Some(provider::provider(""));
     let verbs = VerbsSettings { library, ..VerbsSettings::default() };
-    Ok(Settings { key, timing, verbs, ..Settings::default() })
+    Ok(Settings { key, timing, verbs, streams: true, ..Settings::default() })
+}
+
+/// The rate of the checksum in a cache, alone and with the copy; the best of several.
+fn sums() {
+    let (payload, mut copy) = (vec![0x5A; BYTES], vec![0; BYTES]);
+    let rate = |work: &mut dyn FnMut() -> u64| {
+        let best = (0..50).map(|_| {
+            let start = Instant::now();
+            for _ in 0..200 {
+                std::hint::black_box(work());
+            }
+            start.elapsed()
+        });
+        let best = best.min().unwrap_or_default().as_secs_f64();
+        200.0 * BYTES as f64 / best / 1e9
+    };
+    let alone = rate(&mut || payload_sum(std::hint::black_box(&payload)));
+    let copied = rate(&mut || copy_payload(std::hint::black_box(&payload), &mut copy));
+    println!("checksum of 16 KiB in a cache: {alone:.1} GB/s; with a copy: {copied:.1} GB/s");
 }
 
 fn gates(mut group: Cluster) -> Result<(), Box<dyn std::error::Error>> {
@@ -74,6 +96,13 @@ fn gates(mut group: Cluster) -> Result<(), Box<dyn std::error::Error>> {
         let at = |share: usize| times[GATES * share / 100].as_secs_f64() * 1e6;
         println!("{:7.2} {:7.2} {:7.2}", at(50), at(90), at(99));
         println!("{}", group.profile().table());
+    }
+    let (rank, patience) = (group.rank(), Duration::from_secs(10));
+    let stream = group.take_stream(1 - rank).ok_or("streams were asked for")?;
+    let hop = measure_hop(&stream, rank == 0, (BYTES, 2_000), patience)?;
+    if let (0, Some(hop)) = (rank, hop) {
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        println!("a record of 16 KiB, one way: {:.2} p50, {:.2} p99\n", us(hop.p50), us(hop.p99));
     }
     Ok(())
 }

@@ -444,10 +444,12 @@ impl Peer {
                 Err(error) => return Err(self.error(error)),
             };
             let wanted = due.header(self.came, self.flow.received() + 1);
-            let opened = match taken.length == HEADER_BYTES + room.len() {
-                true => Header::open_summed(&head, room.len(), || taken.payload_sum),
-                false => Err(Damage::Length { found: taken.length }),
-            };
+            let length = HEADER_BYTES + room.len();
+            if taken.length != length {
+                let found = format!("a message of {} bytes", taken.length);
+                return Err(wrong(self.rank, found, format!("{} of {length}", describe(&wanted))));
+            }
+            let opened = Header::open_summed(&head, room.len(), || taken.payload_sum);
             is_due(self.rank, opened, &wanted)?;
             self.flow.receive();
             self.came += 1;

@@ -33,50 +33,18 @@ pub(crate) unsafe fn copy_summed_from(from: *const u8, into: &mut [u8], first: u
     unsafe { dispatch::<true>(from, into.as_mut_ptr(), into.len(), first) }
 }
 
-/// The fastest body that this machine runs; all give equal sums.
-///
-/// # Safety
-/// As for [`body`].
-unsafe fn dispatch<const COPY: bool>(
-    from: *const u8,
-    into: *mut u8,
-    len: usize,
-    first: u64,
-) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    {
-        /// # Safety
-        /// As for [`body`], on a machine with AVX2.
-        #[target_feature(enable = "avx2")]
-        unsafe fn wide<const COPY: bool>(
-            from: *const u8,
-            into: *mut u8,
-            len: usize,
-            first: u64,
-        ) -> u64 {
-            // SAFETY: the caller's word.
-            unsafe { body::<COPY>(from, into, len, first) }
-        }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the machine has AVX2; the rest is the caller's word.
-            return unsafe { wide::<COPY>(from, into, len, first) };
-        }
-    }
-    // SAFETY: the caller's word.
-    unsafe { body::<COPY>(from, into, len, first) }
-}
+/// Sums of the words of one column each, over rows k of n: of even columns the sum of w(k) and that
+/// of (n - k) w(k), then the same of odd ones. Adding is what vectors of 64 bits do fast.
+type Columns = [[u64; ROW / 8]; 4];
 
-/// Adds, and copies if `COPY`.
+/// Adds whole rows, and copies them if `COPY`.
 ///
 /// # Safety
-/// `from` has `len` bytes that may be read, and if `COPY` then `into` has as many that may be
+/// `from` has so many rows that may be read, and if `COPY` then `into` has as many that may be
 /// written and none in common with them.
 #[inline(always)]
-unsafe fn body<const COPY: bool>(from: *const u8, into: *mut u8, len: usize, first: u64) -> u64 {
-    // For each of a row's words w, over rows k of n: `plain` ends as the sum of w(k), `running` as
-    // the sum of (n - k) w(k). Adding is what vectors of 64 bits do fast.
-    let [mut low, mut low_running, mut high, mut high_running] = [[0_u64; ROW / 8]; 4];
-    let rows = len / ROW;
+unsafe fn add_rows<const COPY: bool>(from: *const u8, into: *mut u8, rows: usize) -> Columns {
+    let [mut low, mut low_running, mut high, mut high_running] = Columns::default();
     for row in 0..rows {
         let at = row * ROW;
         // SAFETY: a whole row inside of both ranges; any alignment will do.
@@ -87,28 +55,68 @@ unsafe fn body<const COPY: bool>(from: *const u8, into: *mut u8, len: usize, fir
             }
             longs
         };
-        for lane in 0..ROW / 8 {
-            let long = longs[lane].to_le();
-            low[lane] = low[lane].wrapping_add(long & u64::from(u32::MAX));
-            high[lane] = high[lane].wrapping_add(long >> 32);
-            low_running[lane] = low_running[lane].wrapping_add(low[lane]);
-            high_running[lane] = high_running[lane].wrapping_add(high[lane]);
-        }
+        // Whole arrays at a time, so that the compiler makes vectors of them.
+        let longs = longs.map(u64::to_le);
+        low = plus(low, longs.map(|long| long & u64::from(u32::MAX)));
+        high = plus(high, longs.map(|long| long >> 32));
+        low_running = plus(low_running, low);
+        high_running = plus(high_running, high);
     }
-    let (words, rows_long) = ((ROW / 4) as u64, rows as u64);
-    let mut sum = 0_u64;
-    // Word `at` of row k stands at `first + at + words * k`.
-    let mut add = |at: u64, plain: u64, running: u64| {
-        let by_row = rows_long.wrapping_mul(plain).wrapping_sub(running);
-        let place = first.wrapping_add(at);
-        sum = sum
-            .wrapping_add(plain.wrapping_mul(place.wrapping_mul(2).wrapping_add(1)))
-            .wrapping_add(by_row.wrapping_mul(2 * words));
+    [low, low_running, high, high_running]
+}
+
+#[inline(always)]
+fn plus<const N: usize>(mut sums: [u64; N], more: [u64; N]) -> [u64; N] {
+    for lane in 0..N {
+        sums[lane] = sums[lane].wrapping_add(more[lane]);
+    }
+    sums
+}
+
+/// [`add_rows`] in vectors of 256 bits.
+///
+/// # Safety
+/// As for [`add_rows`], on a machine with AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+#[target_feature(enable = "avx2")]
+unsafe fn add_rows_wide<const COPY: bool>(from: *const u8, into: *mut u8, rows: usize) -> Columns {
+    // SAFETY: the caller's word.
+    unsafe { add_rows::<COPY>(from, into, rows) }
+}
+
+/// [`add_rows`] for any machine.
+///
+/// # Safety
+/// As for [`add_rows`].
+#[inline(never)]
+unsafe fn add_rows_plain<const COPY: bool>(from: *const u8, into: *mut u8, rows: usize) -> Columns {
+    // SAFETY: the caller's word.
+    unsafe { add_rows::<COPY>(from, into, rows) }
+}
+
+/// Adds `len` bytes, and copies them if `COPY`, as fast as this machine can.
+///
+/// # Safety
+/// As for [`add_rows`], with `len` bytes instead of rows.
+unsafe fn dispatch<const COPY: bool>(
+    from: *const u8,
+    into: *mut u8,
+    len: usize,
+    first: u64,
+) -> u64 {
+    let rows = len / ROW;
+    #[cfg(target_arch = "x86_64")]
+    let columns = if is_x86_feature_detected!("avx2") {
+        // SAFETY: the machine has AVX2; the rest is the caller's word.
+        unsafe { add_rows_wide::<COPY>(from, into, rows) }
+    } else {
+        // SAFETY: the caller's word.
+        unsafe { add_rows_plain::<COPY>(from, into, rows) }
     };
-    for lane in 0..ROW / 8 {
-        add(2 * lane as u64, low[lane], low_running[lane]);
-        add(2 * lane as u64 + 1, high[lane], high_running[lane]);
-    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's word.
+    let columns = unsafe { add_rows_plain::<COPY>(from, into, rows) };
     let done = rows * ROW;
     let mut tail = [0_u8; ROW];
     // SAFETY: what is left is less than a row, and inside of both ranges.
@@ -118,13 +126,36 @@ unsafe fn body<const COPY: bool>(from: *const u8, into: *mut u8, len: usize, fir
             std::ptr::copy_nonoverlapping(tail.as_ptr(), into.add(done), len - done);
         }
     }
-    let mut place = first.wrapping_add(words * rows_long);
-    for word in tail[..(len - done).next_multiple_of(4)].as_chunks::<4>().0 {
+    let (rows, tail) = (rows as u64, &tail[..(len - done).next_multiple_of(4)]);
+    placed(&columns, rows, first).wrapping_add(one_by_one(tail, first.wrapping_add(WORDS * rows)))
+}
+
+/// Words of a row.
+const WORDS: u64 = (ROW / 4) as u64;
+
+/// The sum with places from the sums of columns: word `at` of row k stands at
+/// `first + at + WORDS * k`.
+fn placed([low, low_running, high, high_running]: &Columns, rows: u64, first: u64) -> u64 {
+    let even = low.iter().zip(low_running).zip((0_u64..).step_by(2));
+    let odd = high.iter().zip(high_running).zip((1_u64..).step_by(2));
+    even.chain(odd).fold(0, |sum, ((&plain, &running), at)| {
+        let by_row = rows.wrapping_mul(plain).wrapping_sub(running);
+        sum.wrapping_add(plain.wrapping_mul(factor(first.wrapping_add(at))))
+            .wrapping_add(by_row.wrapping_mul(2 * WORDS))
+    })
+}
+
+/// The sum of whole words with places from `first` on.
+fn one_by_one(words: &[u8], first: u64) -> u64 {
+    words.as_chunks::<4>().0.iter().zip(0_u64..).fold(0, |sum, (word, at)| {
         let word = u64::from(u32::from_le_bytes(*word));
-        sum = sum.wrapping_add(word.wrapping_mul(place.wrapping_mul(2).wrapping_add(1)));
-        place = place.wrapping_add(1);
-    }
-    sum
+        sum.wrapping_add(word.wrapping_mul(factor(first.wrapping_add(at))))
+    })
+}
+
+/// What the word of a place is multiplied with.
+fn factor(place: u64) -> u64 {
+    place.wrapping_mul(2).wrapping_add(1)
 }
 
 #[cfg(test)]
