@@ -167,6 +167,10 @@ impl Exchange for Cluster {
         self.mesh.wait(all)
     }
 
+    fn gather(&mut self, gate: GateKind, mine: &[u8], all: &mut [u8]) -> Result<(), ExchangeError> {
+        self.mesh.gather(gate, mine, all)
+    }
+
     fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), ExchangeError> {
         self.mesh.broadcast(bytes)
     }

@@ -150,46 +150,89 @@ impl Mesh {
 
     /// Begins a gate.
     pub fn post(&mut self, kind: GateKind, mine: &[u8]) -> Result<(), ExchangeError> {
-        self.check()?;
-        let start = Instant::now();
-        if let Some(pending) = &self.pending {
-            let found = format!("a gate is posted while one of {} waits", pending.kind.name());
-            return self.broken(misuse(found, "wait for it first"));
-        }
-        let due = self.begin(kind as u32, mine.len())?;
-        // Kept, since parts of it may leave later; summed on the way.
-        self.mine.resize(mine.len(), 0);
-        let parts = mine.chunks(due.part_bytes).zip(self.mine.chunks_mut(due.part_bytes));
-        self.sums.extend(parts.map(|(part, kept)| copy_payload(part, kept)));
-        for index in 0..self.peers.len() {
-            if let Err(error) = self.peers[index].push(&due, mine, &mut self.sums) {
-                return self.broken(error);
-            }
-        }
-        let posted = Instant::now();
-        self.pending = Some(Pending { kind, due, begun: start, post: posted - start, posted });
+        let begun = Instant::now();
+        // Kept, since parts of it may leave later.
+        let mut kept = std::mem::take(&mut self.mine);
+        kept.resize(mine.len(), 0);
+        let due = self.send_first(kind, mine, &mut kept);
+        self.mine = kept;
+        let (due, posted) = (due?, Instant::now());
+        self.pending = Some(Pending { kind, due, begun, post: posted - begun, posted });
         Ok(())
     }
 
     /// Ends the gate that was posted.
     pub fn wait(&mut self, all: &mut [u8]) -> Result<(), ExchangeError> {
         self.check()?;
-        let Some(Pending { kind, due, begun: start, post, posted }) = self.pending.take() else {
+        let Some(pending) = self.pending.take() else {
             return self.broken(misuse("a wait without a gate".into(), "post one first"));
         };
-        if all.len() != self.place.ranks * self.mine.len() {
-            let found = format!("{} bytes for {} ranks", all.len(), self.place.ranks);
-            return self.broken(misuse(found, "room for every rank's part"));
-        }
+        self.check_room(self.mine.len(), all)?;
         let begun = Instant::now();
         let mine = std::mem::take(&mut self.mine);
-        let whole = self.exchange(&due, &mine, all);
+        all[self.place.rank * mine.len()..][..mine.len()].copy_from_slice(&mine);
+        let whole = self.exchange(&pending.due, &mine, all);
         let length = mine.len();
-        if whole.is_ok() {
-            let at = self.place.rank * length;
-            all[at..at + length].copy_from_slice(&mine);
-        }
         self.mine = mine;
+        self.end_gate(&pending, length, begun, whole)
+    }
+
+    /// [`Mesh::post`] and [`Mesh::wait`], with a copy less.
+    pub fn gather(
+        &mut self,
+        kind: GateKind,
+        mine: &[u8],
+        all: &mut [u8],
+    ) -> Result<(), ExchangeError> {
+        self.check_room(mine.len(), all)?;
+        let begun = Instant::now();
+        let kept = &mut all[self.place.rank * mine.len()..][..mine.len()];
+        let due = self.send_first(kind, mine, kept)?;
+        let posted = Instant::now();
+        let whole = self.exchange(&due, mine, all);
+        let pending = Pending { kind, due, begun, post: posted - begun, posted };
+        self.end_gate(&pending, mine.len(), posted, whole)
+    }
+
+    /// Numbers a gate, copies this rank's part while it is summed, and sends what may be sent.
+    fn send_first(
+        &mut self,
+        kind: GateKind,
+        mine: &[u8],
+        kept: &mut [u8],
+    ) -> Result<Due, ExchangeError> {
+        self.check()?;
+        if let Some(pending) = &self.pending {
+            let found = format!("a gate is posted while one of {} waits", pending.kind.name());
+            return self.broken(misuse(found, "wait for it first"));
+        }
+        let due = self.begin(kind as u32, mine.len())?;
+        let parts = mine.chunks(due.part_bytes).zip(kept.chunks_mut(due.part_bytes));
+        self.sums.extend(parts.map(|(part, kept)| copy_payload(part, kept)));
+        for index in 0..self.peers.len() {
+            if let Err(error) = self.peers[index].push(&due, mine, &mut self.sums) {
+                return self.broken(error);
+            }
+        }
+        Ok(due)
+    }
+
+    fn check_room(&mut self, length: usize, all: &[u8]) -> Result<(), ExchangeError> {
+        if all.len() == self.place.ranks * length {
+            return Ok(());
+        }
+        let found = format!("{} bytes for {} ranks", all.len(), self.place.ranks);
+        self.broken(misuse(found, "room for every rank's part"))
+    }
+
+    /// Counts and times a gate that all have passed, or breaks the epoch.
+    fn end_gate(
+        &mut self,
+        &Pending { kind, begun: start, post, posted, .. }: &Pending,
+        length: usize,
+        begun: Instant,
+        whole: Result<(Instant, Instant), ExchangeError>,
+    ) -> Result<(), ExchangeError> {
         let (first, last) = match whole {
             Ok(times) => times,
             Err(error) => return self.broken(error),

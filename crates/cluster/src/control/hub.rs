@@ -54,7 +54,7 @@ impl Hub {
             verbs::check(&settings.verbs, address.ip())?;
         }
         if transport == Transport::Mpi {
-            links::check_mpi(&settings, ranks)?;
+            links::check_mpi()?;
         }
         let door = Door::open(address, settings.key.clone(), settings.deadlines.handshake)?;
         let (former, parked) = (vec![None; ranks], Vec::new());

@@ -24,8 +24,9 @@ pub(super) fn sum(
         return Ok(());
     }
     let mine = part(backend, buffer, len)?;
-    post(backend, gate, &mine)?;
-    take(backend, buffer, len)
+    let mut all = vec![0; mine.len() * super::load::part_of(backend).ranks];
+    gather(backend, gate, &mine, &mut all)?;
+    add(backend, buffer, len, &all)
 }
 
 /// This rank's part of a sum.
@@ -50,6 +51,12 @@ pub(super) fn take(backend: &mut dyn Backend, buffer: Buffer, len: usize) -> Res
     let ranks = exchange.ranks();
     let mut all = vec![0; len * 4 * ranks];
     exchange.wait(&mut all).map_err(ironstar_device::Error::from)?;
+    add(backend, buffer, len, &all)
+}
+
+/// Adds the parts of all ranks.
+fn add(backend: &mut dyn Backend, buffer: Buffer, len: usize, all: &[u8]) -> Result<(), Error> {
+    let ranks = all.len() / (len * 4).max(1);
     let words: Vec<&[[u8; 4]]> =
         all.chunks_exact(len * 4).map(|part| part.as_chunks::<4>().0).collect();
     let mut parts = [0.0; 8];
