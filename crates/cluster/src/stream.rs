@@ -1,7 +1,7 @@
 //! Records from one rank to another, both ways at once: what the layer pipeline sends.
 //!
-//! Whoever sends or waits moves the link's bytes himself, so that a record costs no thread's wake-up;
-//! a thread does it meanwhile, so that a rank computes while its last record leaves and the next one
+//! Whoever sends or waits moves the link's bytes himself, so that a record wakes no thread; a thread
+//! does it meanwhile, so that a rank computes while its last record leaves and the next one
 //! arrives. A record of any length is cut into messages, each under the same header and checksum as
 //! a gate's; the receiver answers each message, and at most half of the granted receives are under
 //! way unanswered, so data and answers both always meet a posted receive.

@@ -170,7 +170,6 @@ impl Model {
             Drafter::Spark(spark) => Some(spark.shape.clone()),
             Drafter::Mtp(_) => None,
         });
-        let spark = spark.or(elsewhere);
         let Loaded { weights, fingerprint, mut ignored } = backbone;
         let drafter = drafter.map(|loaded| {
             draft_print = Some(loaded.fingerprint);
@@ -182,7 +181,7 @@ impl Model {
             options,
             fingerprint,
             drafter: draft_print,
-            spark,
+            spark: spark.or(elsewhere),
             pipe,
             backend: backend.name(),
             ..Kept::default()

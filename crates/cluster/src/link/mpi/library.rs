@@ -81,8 +81,8 @@ pub struct Mpi {
     calls: Mutex<()>,
 }
 
-// SAFETY: the pointer in it is a mark that MPI compares, and calls are made one at a time, which the
-// library was begun for.
+// SAFETY: the pointer in it is a mark that MPI compares, and calls are made one at a time, which
+// the library was begun for.
 unsafe impl Send for Mpi {}
 // SAFETY: as above.
 unsafe impl Sync for Mpi {}
