@@ -63,7 +63,8 @@ FN int dot4_i8(uint a, uint b, int c)
            + (schar)(a >> 16) * (schar)(b >> 16) + (schar)(a >> 24) * (schar)(b >> 24);
 }
 #endif
-// Sixteen bytes: `load16` what others read too, `stream16` weights, which nobody reads twice.
+// Sixteen bytes: `load16` what others read too, `stream16` weights, which nobody reads twice;
+// `put16` stores.
 struct Words4 {
     uint x, y, z, w;
 };
@@ -81,6 +82,7 @@ FN Words4 stream16(const uchar* p)
                  : "l"(p));
     return r;
 }
+FN void put16(uchar* p, Words4 v) { *(uint4*)p = make_uint4(v.x, v.y, v.z, v.w); }
 // Sixteen bytes that another card writes or reads at the same time, in one access; what was
 // stored before a fence is seen before what is stored after it.
 FN void peer_store16(uchar* p, Words4 v)
@@ -120,8 +122,13 @@ MMA_NEW(mma_i8_new, "s8")
 MMA_NEW(mma_u8_new, "u8")
 // A bit for each lane whose v is true.
 FN uint simd_votes(bool v, uint l) { return __ballot_sync(0xffffffffu, v); }
-// Byte i of the result is byte number (nibble i of s) of a's four bytes and b's.
-FN uint pick_bytes(uint a, uint b, uint s) { return __byte_perm(a, b, s); }
+// Byte i of the result is byte number (nibble i of s, below 8) of a's four bytes and b's.
+FN uint pick_bytes(uint a, uint b, uint s)
+{
+    uint r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(s));
+    return r;
+}
 // Most threads of a group, and groups that a multiprocessor should hold.
 #define BOUNDS(threads, groups) __launch_bounds__(threads, groups)
 // Shared memory beyond the static limit: an array at a byte offset of the group's pool, whose size

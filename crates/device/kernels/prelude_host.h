@@ -190,6 +190,11 @@ FN Words4 load16(const uchar* p)
     return r;
 }
 FN Words4 stream16(const uchar* p) { return load16(p); }
+FN void put16(uchar* p, Words4 v)
+{
+    if (((size_t)p & 15u) != 0u) __builtin_trap();
+    std::memcpy(p, &v, 16);
+}
 // Sixteen bytes that the kernels of another thread of this machine, which stands for a card, write
 // or read at the same time; they may be torn.
 FN void peer_store16(uchar* p, Words4 v)
@@ -255,6 +260,7 @@ FN uint host_votes(bool v, int line)
 // Byte i of the result is byte number (nibble i of s) of a's four bytes and b's.
 FN uint pick_bytes(uint a, uint b, uint s)
 {
+    if ((s & 0x8888u) != 0u) __builtin_trap();
     ulong all = (ulong)b << 32 | a;
     uint out = 0u;
     for (uint i = 0u; i < 4u; ++i)

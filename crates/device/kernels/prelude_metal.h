@@ -70,6 +70,7 @@ FN Words4 load16(const device uchar* p)
     return r;
 }
 FN Words4 stream16(const device uchar* p) { return load16(p); }
+FN void put16(device uchar* p, Words4 v) { *(device uint4*)p = uint4(v.x, v.y, v.z, v.w); }
 // No gates between Macs go through memory: these only spell the text.
 FN void peer_store16(device uchar* p, Words4 v)
 {

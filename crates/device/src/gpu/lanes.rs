@@ -39,6 +39,7 @@ pub(super) mod hidden {
 /// operation adds. A test compares this with the kernel text.
 pub(super) const WRITES: &[(&str, u32)] = &[
     ("activate", 0b11 << 3),
+    ("activate_256", 0b11 << 3),
     ("attend_few_mix", 1 << 11),
     ("attend_few_scores", 1 << 8),
     ("attend_few_weights", 0b111 << 5),
@@ -55,6 +56,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("decode_q8_0", 0b1010_1010),
     ("expert_cells", 1 << 3),
     ("hc_post", 1 << 1),
+    ("hc_post_four", 1 << 1),
     ("hc_pre_1024", 0b1_1111_1110_0000),
     ("hc_pre_4096", 0b1_1111_1110_0000),
     ("hc_pre_7168", 0b1_1111_1110_0000),

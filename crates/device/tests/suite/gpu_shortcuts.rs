@@ -155,7 +155,7 @@ fn shortcuts_are_taken() {
     let common = ["activate", "decode_q8_0", "expert_cells"];
     let taken = [&common[..], &["hc_pre_1024", "post_shards_f16", "staged_q2_k"]].concat();
     assert_eq!(kernels(Shortcuts::NONE), taken);
-    let left = ["activate", "decode_q2_k", "decode_q8_0", "expert_cells", "hc_post"];
-    let left = [&left[..], &["hc_pre_1024", "shards_f16"]].concat();
+    let left = ["activate", "activate_256", "decode_q2_k", "decode_q8_0", "expert_cells"];
+    let left = [&left[..], &["hc_post_four", "hc_pre_1024", "shards_f16"]].concat();
     assert_eq!(kernels(Shortcuts::STAGED.with(Shortcuts::SPREAD)), left);
 }

@@ -23,6 +23,9 @@ pub(super) const SLOTS: usize = 128;
 /// Rows of a float tile, low and tall, and `FLOATS_SLOTS` of the kernels.
 const FLOAT_ROWS: [u32; 2] = [64, 128];
 const FLOAT_SLOTS: usize = 32;
+/// `FEW_ROWS` and `FEW_SLOTS` of the kernels.
+const FEW_ROWS: u32 = 32;
+const FEW_SLOTS: usize = 128;
 
 /// A kernel for large tiles, and what its launch needs to know.
 #[derive(Clone, Copy)]
@@ -33,6 +36,8 @@ pub(super) struct Kernel {
     /// Rows and slots of a tile.
     rows: u32,
     pub slots: usize,
+    /// Whether it multiplies floats.
+    float: bool,
 }
 
 /// The kernels for matrices of this format and width, the better ones first: every shard of K has
@@ -40,7 +45,7 @@ pub(super) struct Kernel {
 fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
     let whole = |multiple| columns > 0 && columns.is_multiple_of(multiple);
     let integers = |multiple, group, names: [&'static str; 2]| {
-        let kernel = |name| Kernel { name, group, rows: ROWS, slots: SLOTS };
+        let kernel = |name| Kernel { name, group, rows: ROWS, slots: SLOTS, float: false };
         whole(multiple).then(|| names.map(kernel))
     };
     let floats = |names: [&'static str; 2]| {
@@ -49,8 +54,10 @@ fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
             group: 256,
             rows: FLOAT_ROWS[i],
             slots: FLOAT_SLOTS,
+            float: true,
         };
-        whole(256).then(|| [kernel(1), kernel(0)])
+        // A tall tile takes twice as many columns at a time.
+        whole(256).then(|| [kernel(usize::from(whole(512))), kernel(0)])
     };
     match format {
         Format::Q8_0 => integers(1024, 256, ["big_q8_0_pooled", "big_q8_0"]),
@@ -71,7 +78,7 @@ fn able(gpu: &Gpu, format: Format, [columns, rows]: [usize; 2]) -> Option<Kernel
         facts.group_bytes >= pool_bytes(kernel.name)
             && facts.group_max >= kernel.group
             // A tall tile of few rows would be empty for the most part.
-            && (kernel.slots == SLOTS || kernel.rows == FLOAT_ROWS[0] || rows >= TALL_MIN)
+            && (!kernel.float || kernel.rows == FLOAT_ROWS[0] || rows >= TALL_MIN)
     };
     kernels(format, columns)?.into_iter().find(fits)
 }
@@ -91,7 +98,25 @@ fn near(a: &ProductArgs) -> bool {
 /// The kernel for a plain product, if it has slots enough.
 pub(super) fn plain(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Kernel> {
     let many = a.slots as usize >= SLOTS_MIN && near(a);
-    many.then(|| able(gpu, format, shape(a))).flatten()
+    let kernel = many.then(|| able(gpu, format, shape(a))).flatten()?;
+    Some(few(gpu, format, a).filter(|_| kernel.float).unwrap_or(kernel))
+}
+
+/// The kernel for one matrix of few rows whose shards stay apart.
+fn few(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Kernel> {
+    let name = match format {
+        Format::F16 => "big_f16_few",
+        Format::Bf16 => "big_bf16_few",
+        _ => return None,
+    };
+    let kernel = Kernel { name, group: 256, rows: FEW_ROWS, slots: FEW_SLOTS, float: true };
+    let fits = a.rows[0] <= FEW_ROWS && a.rows[1..] == [0; 3] && shards_apart(&kernel, a);
+    (fits && gpu.driver.facts().group_bytes >= pool_bytes(name)).then_some(kernel)
+}
+
+/// Whether z goes over the shards of floats.
+fn shards_apart(kernel: &Kernel, a: &ProductArgs) -> bool {
+    kernel.float && a.planes_out == 8 && a.groups == 1 && a.stacked == 0
 }
 
 /// The kernel for slots sorted by expert in tiles of `width`, if they are large ones.
@@ -107,7 +132,7 @@ pub(super) fn experts(
     [slots, stack]: [usize; 2],
 ) -> bool {
     let able = |(format, columns): (Format, usize)| {
-        able(gpu, format, [columns, 0]).is_some_and(|kernel| kernel.slots == SLOTS)
+        able(gpu, format, [columns, 0]).is_some_and(|kernel| !kernel.float)
             && size(&[slots, columns]) <= u32::MAX as usize
     };
     slots >= SLOTS_EACH * stack && matrices.into_iter().all(able)
@@ -116,7 +141,7 @@ pub(super) fn experts(
 /// Whether shards of a float product are made by groups of their own: so is a product of few rows
 /// and many columns spread over the device.
 pub(super) fn apart(gpu: &Gpu, format: Format, columns: usize, rows: usize) -> bool {
-    let float = able(gpu, format, [columns, 0]).is_some_and(|kernel| kernel.slots == FLOAT_SLOTS);
+    let float = able(gpu, format, [columns, 0]).is_some_and(|kernel| kernel.float);
     rows >= SLOTS_MIN && float && size(&[rows, columns]) <= u32::MAX as usize
 }
 
@@ -142,7 +167,7 @@ pub(super) fn sums(
 /// rows first, so that they share inputs. Says in the arguments where z goes over shards.
 pub(super) fn grid(kernel: &Kernel, a: &mut ProductArgs, tiles: u32) -> [u32; 3] {
     let rows = a.rows.iter().map(|rows| rows.div_ceil(kernel.rows)).sum();
-    if kernel.slots == FLOAT_SLOTS && a.planes_out == 8 && a.groups == 1 {
+    if shards_apart(kernel, a) {
         a.run = 1;
         return [tiles, rows, 8];
     }

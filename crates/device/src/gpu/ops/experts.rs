@@ -189,7 +189,11 @@ impl Half<'_> {
         };
         let places = [gate, up, self.gains.unwrap_or(Place::NONE), out, scales];
         let grid = [arguments.blocks.div_ceil(SIMDGROUPS), 1, 1];
-        gpu.launch("activate", grid, GROUP, &places, &arguments)?;
+        let name = match block == 256 && ways == 1 && inner.is_multiple_of(block) && quantised {
+            true => "activate_256",
+            false => "activate",
+        };
+        gpu.launch(name, grid, GROUP, &places, &arguments)?;
         Ok([out, if quantised { scales } else { Place::NONE }])
     }
 }

@@ -237,8 +237,13 @@ pub(in super::super) fn hc_post(gpu: &mut Gpu, a: &HcPost) -> Result<(), Error> 
 
 /// Records a spread by itself.
 pub(in super::super) fn spread(gpu: &mut Gpu, pending: &Pending) -> Result<(), Error> {
-    let grid = [pending.arguments.width.div_ceil(GROUP), gpu.n(), 1];
-    gpu.launch("hc_post", grid, GROUP, &pending.places, &pending.arguments)
+    let SpreadArgs { streams, width } = pending.arguments;
+    let (name, each) = match streams == 4 && width.is_multiple_of(4) {
+        true => ("hc_post_four", 4),
+        false => ("hc_post", 1),
+    };
+    let grid = [width.div_ceil(GROUP * each), gpu.n(), 1];
+    gpu.launch(name, grid, GROUP, &pending.places, &pending.arguments)
 }
 
 /// The shards of a mixing matrix times the streams as a pending spread leaves them, and those
