@@ -70,7 +70,15 @@ FN Words4 load16(const device uchar* p)
     return r;
 }
 FN Words4 stream16(const device uchar* p) { return load16(p); }
-FN void put16(device uchar* p, Words4 v) { *(device uint4*)p = uint4(v.x, v.y, v.z, v.w); }
+FN void put16(device uchar* p, Words4 v)
+{
+    uint4 w;
+    w.x = v.x;
+    w.y = v.y;
+    w.z = v.z;
+    w.w = v.w;
+    *(device uint4*)p = w;
+}
 // No gates between Macs go through memory: these only spell the text.
 FN void peer_store16(device uchar* p, Words4 v)
 {
