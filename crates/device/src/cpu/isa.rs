@@ -127,10 +127,10 @@ pub(crate) fn launch(pool: &Pool, isa: Isa, parts: usize, items: usize, kernel: 
     }
 }
 
-#[inline(always)]
+/// Never inlined: a kernel's text is long, and this way it is compiled once for each set.
+#[inline(never)]
 fn call(isa: Isa, kernel: &impl Kernel, part: usize, items: Range<usize>) {
     match isa {
-        Isa::Scalar => kernel.run(part, items),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` above `Scalar` is only made for a machine that has it (`Isa::choose`).
         Isa::Avx2 => unsafe { call_avx2(kernel, part, items) },

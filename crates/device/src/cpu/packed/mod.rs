@@ -69,7 +69,8 @@ pub(crate) fn kernel(isa: Isa, format: Format) -> Option<Kernel> {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => Some(of_format::<avx512::Avx512>(format)),
         #[cfg(target_arch = "x86_64")]
-        Isa::Amx => Some(of_format::<amx::Amx>(format)),
+        // The tile unit adds nothing to the others.
+        Isa::Amx => by_rows::<amx::Amx>(format).or(Some(of_format::<avx512::Avx512>(format))),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => Some(of_format::<neon::Neon<false>>(format)),
         #[cfg(target_arch = "aarch64")]
@@ -96,6 +97,17 @@ fn of_format<S: Simd>(format: Format) -> Kernel {
         Format::Q5K => integers::<S, supers::Q5K>(),
         Format::Q6K => integers::<S, supers::Q6K>(),
         Format::Iq2Xxs => integers::<S, supers::Iq2Xxs>(),
+    }
+}
+
+/// The formats with [`IntFormat::BY_ROWS`].
+#[cfg(target_arch = "x86_64")]
+fn by_rows<S: Simd>(format: Format) -> Option<Kernel> {
+    match format {
+        Format::Q4_0 => Some(integers::<S, narrow::Q4_0>()),
+        Format::Q8_0 => Some(integers::<S, narrow::Q8_0>()),
+        Format::Mxfp4 => Some(integers::<S, narrow::Mxfp4>()),
+        _ => None,
     }
 }
 
