@@ -12,6 +12,7 @@ use ironstar_fuzz::{Counting, TARGETS, find};
 use options::Options;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[global_allocator]
 static MEMORY: Counting = Counting::new();
@@ -42,8 +43,25 @@ fn run(options: &Options, words: &[String]) -> Result<(), String> {
     }
     match &options.target {
         Some(name) => supervise(name, options, words),
-        None => TARGETS.iter().try_for_each(|target| supervise(target.name, options, words)),
+        None => every(options, words),
     }
+}
+
+/// Runs all targets, so many at a time as was asked for; a lane stops at its first fault.
+fn every(options: &Options, words: &[String]) -> Result<(), String> {
+    let next = AtomicUsize::new(0);
+    let lane = || {
+        while let Some(target) = TARGETS.get(next.fetch_add(1, Ordering::Relaxed)) {
+            supervise(target.name, options, words)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> =
+            (0..options.jobs.clamp(1, TARGETS.len())).map(|_| scope.spawn(lane)).collect();
+        let stopped = |_| Err("a thread of the driver panicked".to_owned());
+        lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(stopped))
+    })
 }
 
 /// Writes the seeds as files, a folder for each target.

@@ -10,6 +10,8 @@ pub struct Options {
     pub export: Option<PathBuf>,
     /// One target, or all.
     pub target: Option<String>,
+    /// Targets at the same time.
+    pub jobs: usize,
     /// How long to mutate, for each target.
     pub seconds: f64,
     /// No input may take longer.
@@ -24,8 +26,8 @@ pub struct Options {
     pub folder: PathBuf,
 }
 
-const HELP: &str = "flags: --list, --target NAME, --seconds N, --seed N, --input-seconds N, \
-                    --folder DIR, --export DIR";
+const HELP: &str = "flags: --list, --target NAME, --jobs N, --seconds N, --seed N, \
+                    --input-seconds N, --folder DIR, --export DIR";
 /// Generous, since CI machines are shared.
 const INPUT_SECONDS_MAX: f64 = 10.0;
 
@@ -36,6 +38,7 @@ impl Options {
             list: false,
             export: None,
             target: None,
+            jobs: 1,
             seconds: 3.0,
             input_seconds_max: INPUT_SECONDS_MAX,
             seed: 1,
@@ -53,6 +56,7 @@ impl Options {
                 "--export" => options.export = Some(value()?.into()),
                 "--trace" => options.trace = Some(value()?.into()),
                 "--folder" => options.folder = value()?.into(),
+                "--jobs" => options.jobs = number(flag, value()?)?,
                 "--seconds" => options.seconds = number(flag, value()?)?,
                 "--input-seconds" => options.input_seconds_max = number(flag, value()?)?,
                 "--seed" => options.seed = number(flag, value()?)?,

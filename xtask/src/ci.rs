@@ -3,24 +3,24 @@
 //! Three kinds of build are made and no more: check (clippy and rustdoc share it), dev (tests and
 //! the fuzz driver) and release (the binary). One target folder holds all of them.
 
-use crate::{clients, kernel_check, metal_check, tidy, verbs_check};
+use crate::{clients, kernel_check, metal_check, suites, tidy, verbs_check};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Seconds of fuzzing for each target.
+/// Seconds of fuzzing for each target, and targets at the same time: each needs one processor.
 const FUZZ_SECONDS: &str = "3";
+const FUZZ_JOBS: &str = "2";
 /// What an answer of the smoke run has at least, in bytes of text.
 const ANSWER_BYTES: usize = 20;
 
-type Step = (&'static str, &'static str, fn(&Path) -> Result<()>);
+type Work = fn(&Path) -> Result<()>;
+type Step = (&'static str, &'static str, Work);
 
 const STEPS: [Step; 12] = [
     ("fmt", "cargo fmt --check", fmt),
     ("tidy", "the rules of the house", tidy::run),
-    ("kernels", "the kernels compile for every CUDA architecture", kernel_check::run),
-    ("metal", "the Metal spelling of the kernels has no errors", metal_check::run),
     (
         "verbs",
         "RDMA structures against rdma-core's header, its programs on the fake provider",
@@ -28,11 +28,21 @@ const STEPS: [Step; 12] = [
     ),
     ("clippy", "clippy on everything, warnings are errors", clippy),
     ("doc", "rustdoc without warnings", doc),
-    ("test", "all tests of the workspace", test),
+    ("metal", "the Metal spelling of the kernels has no errors", metal_check::run),
+    ("kernels", "the kernels compile for every CUDA architecture", kernel_check::run),
+    ("test", "all tests of the workspace", suites::run),
     ("fuzz", "every fuzz target for a few seconds", fuzz),
     ("release", "the release build of the binary", release),
     ("smoke", "the first command of README.md answers, from any folder", smoke),
     ("clients", "SDKs, an agent, made-up requests and a browser against the server", clients),
+];
+
+/// What steps need of other people's packages. Fetching is waiting for others, so it is done while
+/// the first steps build; where it fails the step says so.
+const FETCHES: [(&str, Work); 3] = [
+    ("metal", |root| metal_check::fetch(root).map(drop)),
+    ("kernels", |root| kernel_check::fetch(root).map(drop)),
+    ("clients", clients::fetch),
 ];
 
 /// Prints the steps.
@@ -53,17 +63,19 @@ pub fn run(root: &Path, only: Option<&str>) -> Result<()> {
     }
     let start = Instant::now();
     let mut times = Vec::new();
-    // Fetching packages is waiting for others: it is done while the first steps build. Where it
-    // fails the step that needs them says so.
-    let mut fetching = chosen.iter().any(|step| step.0 == "clients").then(|| {
-        let root = root.to_path_buf();
-        std::thread::spawn(move || clients::fetch(&root))
-    });
+    let mut fetching: Vec<_> = FETCHES
+        .into_iter()
+        .filter(|(name, _)| chosen.iter().any(|step| step.0 == *name))
+        .map(|(name, fetch)| {
+            let root = root.to_path_buf();
+            (name, std::thread::spawn(move || fetch(&root)))
+        })
+        .collect();
     for (name, what, step) in chosen {
         println!("ci: {name}: {what}");
         let begun = Instant::now();
-        if let Some(thread) = fetching.take_if(|_| name == "clients") {
-            let _told_by_the_step = thread.join();
+        if let Some(at) = fetching.iter().position(|fetch| fetch.0 == name) {
+            let _told_by_the_step = fetching.swap_remove(at).1.join();
         }
         step(root).with_context(|| {
             format!("step {name} failed; to repeat it alone: cargo xtask ci --only {name}")
@@ -91,10 +103,6 @@ fn doc(root: &Path) -> Result<()> {
     cargo(root, &["doc", "--workspace", "--no-deps", "--document-private-items"], &flags)
 }
 
-fn test(root: &Path) -> Result<()> {
-    cargo(root, &["test", "--workspace"], &[])
-}
-
 fn verbs(root: &Path) -> Result<()> {
     verbs_check::run(root, None)
 }
@@ -110,7 +118,7 @@ fn fuzz(root: &Path) -> Result<()> {
         cargo(root, &["build", "--package", "ironstar-fuzz"], &[])?;
     }
     let mut command = Command::new(&driver);
-    finish(command.args(["--seconds", FUZZ_SECONDS]).current_dir(root))
+    finish(command.args(["--seconds", FUZZ_SECONDS, "--jobs", FUZZ_JOBS]).current_dir(root))
 }
 
 /// The words after `cargo run --release --` in README's first command, given to the binary in a

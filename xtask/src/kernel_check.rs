@@ -1,17 +1,28 @@
 //! `cargo xtask kernel-check`: the CUDA spelling of all kernels, compiled for every architecture
-//! that is supported, without a GPU: NVRTC comes from a Python package into a folder under target.
+//! that is supported, without a GPU: compiler and assembler come from Python packages into a
+//! folder under target.
 
 use crate::ci::{finish, target_folder};
+use crate::packages;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The compiler, pinned: what it accepts is what users' drivers of CUDA 13 accept.
-const PACKAGE: &str = "nvidia-cuda-nvrtc==13.0.88";
+/// The compiler and the assembler, pinned: what they accept is what users' drivers of CUDA 13
+/// accept.
+const PACKAGES: [&str; 2] = ["nvidia-cuda-nvrtc==13.0.88", "nvidia-cuda-nvcc==13.0.88"];
 
-/// Ampere to Blackwell; 90a has Hopper's own instructions, 121 is GB10.
-const ARCHITECTURES: [&str; 8] =
-    ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120", "sm_121"];
+/// Ampere to Blackwell; 90a has Hopper's own instructions, 121 is GB10. The text is compiled once
+/// for each architecture before a colon, which takes most of the time, and assembled for those
+/// behind it. On the device both are done for its own architecture; the first four gave equal text
+/// for the assembler when they were compared (2026-11-30), and the check refuses kernels that tell
+/// members of a family from its first by `__CUDA_ARCH__`.
+const FAMILIES: [&str; 4] = [
+    "compute_80:sm_80,sm_86,sm_89,sm_90",
+    "compute_90a:sm_90a",
+    "compute_100:sm_100",
+    "compute_120:sm_120,sm_121",
+];
 
 /// Where the kernels lie, from the root.
 pub const KERNELS: &str = "crates/device/kernels";
@@ -23,15 +34,15 @@ const TEXT: &str = "crates/device/src/gpu/text.rs";
 pub fn run(root: &Path) -> Result<()> {
     let folder = target_folder(root)?.join("kernel-check");
     std::fs::create_dir_all(&folder)?;
-    let library = library(&folder)?;
+    let python = fetch(root)?;
     let text = folder.join("kernels.cu");
     std::fs::write(&text, kernel_text(root, "prelude_cuda.h")?)?;
     let record = folder.join("resources.tsv");
-    let mut command = Command::new("python3");
+    let mut command = Command::new(python);
     command
         .arg(root.join("xtask/src/kernel_check.py"))
-        .args([&library, &text, &root.join(KERNELS).join("cuda.options"), &record])
-        .args(ARCHITECTURES);
+        .args([&text, &root.join(KERNELS).join("cuda.options"), &record])
+        .args(FAMILIES);
     finish(&mut command).context("the kernels do not compile everywhere")?;
     println!("registers, stack and spills of each kernel: {}", record.display());
     println!("kernel-check: ok");
@@ -60,26 +71,11 @@ fn included(list: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The folder of the compiler's library, installed at the first run.
-fn library(folder: &Path) -> Result<PathBuf> {
-    let environment = folder.join("python");
-    if let Some(found) = installed(&environment) {
-        return Ok(found);
-    }
-    let mut create = Command::new("python3");
-    create.args(["-m", "venv"]).arg(&environment);
-    finish(&mut create).context("python3 with venv is missing; on Debian: python3-venv")?;
-    let mut install = Command::new(environment.join("bin/python"));
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE]);
-    finish(&mut install).with_context(|| format!("{PACKAGE} could not be installed"))?;
-    installed(&environment).with_context(|| format!("{PACKAGE} holds no libnvrtc.so.13"))
-}
-
-fn installed(environment: &Path) -> Option<PathBuf> {
-    let pythons = std::fs::read_dir(environment.join("lib")).ok()?;
-    pythons
-        .filter_map(|python| Some(python.ok()?.path().join("site-packages/nvidia/cu13/lib")))
-        .find(|folder| folder.join("libnvrtc.so.13").exists())
+/// The interpreter of an environment with compiler and assembler, made at the first run.
+pub fn fetch(root: &Path) -> Result<PathBuf> {
+    let environment = target_folder(root)?.join("kernel-check").join("python");
+    // The assembler's package names others, of which nothing is needed.
+    packages::python(&environment, &PACKAGES, &["--no-deps"])
 }
 
 #[cfg(test)]

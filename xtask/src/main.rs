@@ -11,7 +11,9 @@ mod fuzz;
 mod kernel_check;
 mod metal_check;
 mod mpi_check;
+mod packages;
 mod peer_bench;
+mod suites;
 mod tidy;
 mod verbs_check;
 
@@ -38,7 +40,7 @@ cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N] [-
     Our binary and the CPU engine that people use, on the same files, in processor seconds.
 cargo xtask clients [pi] [claude] [codex] [opencode]
     Coding agents, fetched by npm, against the release binary with prepared answers.
-cargo xtask fuzz [--target NAME] [--seconds N] [--seed N] [--list] [--export DIR]
+cargo xtask fuzz [--target NAME] [--jobs N] [--seconds N] [--seed N] [--list] [--export DIR]
     Mutated inputs for every parser of outside bytes; docs/testing.md says more.";
 
 fn main() -> ExitCode {

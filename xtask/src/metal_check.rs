@@ -4,6 +4,7 @@
 
 use crate::ci::{finish, target_folder};
 use crate::kernel_check::{KERNELS, kernel_text};
+use crate::packages;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +16,7 @@ const PACKAGE: &str = "libclang==18.1.1";
 pub fn run(root: &Path) -> Result<()> {
     let folder = target_folder(root)?.join("metal-check");
     std::fs::create_dir_all(&folder)?;
-    let python = python(&folder)?;
+    let python = fetch(root)?;
     let text = folder.join("kernels.metal");
     std::fs::write(&text, kernel_text(root, "prelude_metal.h")?)?;
     let mut command = Command::new(python);
@@ -28,18 +29,7 @@ pub fn run(root: &Path) -> Result<()> {
 }
 
 /// The interpreter of an environment with libclang, made at the first run.
-fn python(folder: &Path) -> Result<PathBuf> {
-    let environment = folder.join("python");
-    let (python, done) = (environment.join("bin/python"), environment.join("installed"));
-    if std::fs::read_to_string(&done).is_ok_and(|found| found == PACKAGE) {
-        return Ok(python);
-    }
-    let mut create = Command::new("python3");
-    create.args(["-m", "venv"]).arg(&environment);
-    finish(&mut create).context("python3 with venv is missing; on Debian: python3-venv")?;
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE]);
-    finish(&mut install).with_context(|| format!("{PACKAGE} could not be installed"))?;
-    std::fs::write(&done, PACKAGE)?;
-    Ok(python)
+pub fn fetch(root: &Path) -> Result<PathBuf> {
+    let environment = target_folder(root)?.join("metal-check").join("python");
+    packages::python(&environment, &[PACKAGE], &[])
 }

@@ -180,6 +180,9 @@ fn compiled(text: &str) -> Result<PathBuf, Error> {
     let folder = std::env::temp_dir().join("ironstar-host-kernels");
     std::fs::create_dir_all(&folder).map_err(io)?;
     let library = folder.join(format!("{:016x}.so", fingerprint(text)));
+    // Who comes while somebody compiles waits, since that takes a processor for a while.
+    let lock = std::fs::File::create(folder.join("lock")).map_err(io)?;
+    lock.lock().map_err(io)?;
     if library.exists() {
         return Ok(library);
     }
