@@ -7,13 +7,17 @@
 use crate::engine::Dropped;
 use crate::snapshot::Snapshot;
 use crate::speculation::CostModel;
-use crate::store::{Checkpoint, Found, LoadError, Loaded, Receipt, Suspects};
+use crate::store::{Checkpoint, Found, Key, LoadError, Loaded, Receipt, Suspects};
 use crate::{CancelFlag, Engine, Error};
 use ironstar_model::{BLOCK_TOKENS, LogitsFor, ROLLBACK_ROWS, State};
+use std::ops::Range;
 use std::sync::PoisonError;
 
 /// Stored states that are tried on the way to some tokens; each that is damaged leaves the store.
 const LOADS_MAX: usize = 8;
+
+/// Blocks that are copied before their checkpoint comes: it is memory that no limit counts.
+const READY_MAX: usize = 32;
 
 /// One timeline of tokens with its state, on the engine that made it.
 #[derive(Debug)]
@@ -27,6 +31,10 @@ pub struct Session {
     pub(crate) logits_at: usize,
     /// What guessing costs and gains here.
     pub(crate) costs: CostModel,
+    /// Blocks that were evaluated since the last checkpoint, copied for the next.
+    ready: Vec<(usize, Vec<u8>)>,
+    /// On its way to what is stored of its tokens.
+    arrival: Option<Arrival>,
     /// Where it came from, until a step has shown that one can go on from there.
     restored: Option<Found>,
     /// Whether the last failure may have been that one's fault.
@@ -35,6 +43,18 @@ pub struct Session {
     is_foreign: bool,
     suspects: Suspects,
     dropped: Dropped,
+}
+
+/// How far a stored state is put back, where that is done in pieces.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// What the state belongs to: under another key everything begins again.
+    key: Key,
+    found: Found,
+    /// Blocks in their place.
+    blocks: usize,
+    /// Stored states that may still be tried after this one.
+    tries: usize,
 }
 
 /// What [`Session::sync`] did.
@@ -73,6 +93,8 @@ impl Session {
             logits: Vec::new(),
             logits_at: 0,
             costs,
+            ready: Vec::new(),
+            arrival: None,
             restored: None,
             forgiven: false,
             is_foreign: false,
@@ -160,6 +182,7 @@ impl Session {
     ) -> Result<(), Error> {
         self.check_tokens(engine, tokens)?;
         self.restored = None;
+        self.ready.clear();
         if let Err(error) =
             self.state_mut().fill_random(engine.backend.as_mut(), tokens.len(), seed)
         {
@@ -203,8 +226,13 @@ impl Session {
         }
         let (tokens, backend) = (&self.timeline[..position], engine.backend.as_mut());
         let mut blocks = Vec::new();
+        let mut ready = std::mem::take(&mut self.ready);
         for block in engine.store.missing(tokens) {
-            blocks.push((block, self.state().export_block(backend, block)?));
+            let bytes = match ready.iter_mut().find(|(of, _)| *of == block) {
+                Some((_, bytes)) => std::mem::take(bytes),
+                None => self.state().export_block(backend, block)?,
+            };
+            blocks.push((block, bytes));
         }
         let mut bytes = self.state().export_checkpoint(backend)?;
         let has_logits = self.logits_at == position;
@@ -218,6 +246,65 @@ impl Session {
     /// Whether others may go on from its state: all of it was steered as the model is now.
     fn is_shareable(&self, engine: &Engine) -> bool {
         !self.is_foreign && engine.model.is_steered_alike(self.state())
+    }
+
+    /// Copies the blocks that the last rows completed, so that a checkpoint does not have to copy
+    /// all of them at once.
+    pub(crate) fn make_ready(&mut self, engine: &mut Engine, before: usize) -> Result<(), Error> {
+        let blocks = before / BLOCK_TOKENS..self.position() / BLOCK_TOKENS;
+        if blocks.is_empty() || engine.current_store().is_off() || !self.is_shareable(engine) {
+            return Ok(());
+        }
+        for block in blocks.take(READY_MAX.saturating_sub(self.ready.len())) {
+            let bytes = self.state().export_block(engine.backend.as_mut(), block)?;
+            self.ready.push((block, bytes));
+        }
+        Ok(())
+    }
+
+    /// Begins to put back what is stored of these tokens; for a session without any.
+    /// [`Session::arrive`] goes on.
+    pub(crate) fn set_out(&mut self, engine: &mut Engine, tokens: &[u32]) {
+        engine.model.look();
+        self.next_arrival(engine, tokens, LOADS_MAX);
+    }
+
+    fn next_arrival(&mut self, engine: &mut Engine, tokens: &[u32], tries: usize) {
+        let Some(tries) = tries.checked_sub(1) else { return };
+        let store = engine.current_store();
+        let (found, key) = (store.find(tokens, tokens.len()), *store.key());
+        self.arrival = found.map(|found| Arrival { key, found, blocks: 0, tries });
+    }
+
+    /// Puts back no more than `most` blocks of what is stored, or the rest; whether that is all. A
+    /// stored state that cannot be had is followed by the next best.
+    pub(crate) fn arrive(
+        &mut self,
+        engine: &mut Engine,
+        tokens: &[u32],
+        most: usize,
+    ) -> Result<bool, Error> {
+        let Some(mut arrival) = self.arrival.take() else { return Ok(true) };
+        let is_there = if *engine.current_store().key() != arrival.key {
+            false
+        } else if arrival.blocks < arrival.found.blocks() {
+            let end = arrival.blocks.saturating_add(most.max(1));
+            let blocks = arrival.blocks..end.min(arrival.found.blocks());
+            arrival.blocks = blocks.end;
+            self.load_stored(engine, &arrival.found, tokens, blocks, false)?
+        } else {
+            let blocks = arrival.blocks..arrival.blocks;
+            if self.load_stored(engine, &arrival.found, tokens, blocks, true)? {
+                return Ok(true);
+            }
+            false
+        };
+        if is_there {
+            self.arrival = Some(arrival);
+        } else {
+            self.next_arrival(engine, tokens, arrival.tries);
+        }
+        Ok(self.arrival.is_none())
     }
 
     /// A checkpoint, unless one is so near that rings or a short step lead here as well.
@@ -287,7 +374,8 @@ impl Session {
                 engine.current_store().find(tokens, most).filter(|found| found.position() > live);
             let Some(found) = found else { break };
             self.go_back(live)?;
-            if self.load_stored(engine, &found, tokens, common / BLOCK_TOKENS)? {
+            let blocks = (common / BLOCK_TOKENS).min(found.blocks())..found.blocks();
+            if self.load_stored(engine, &found, tokens, blocks, true)? {
                 return Ok(found.position());
             }
         }
@@ -300,6 +388,7 @@ impl Session {
         let position = self.position();
         self.state_mut().truncate(live)?;
         self.timeline.truncate(live);
+        self.ready.retain(|(block, _)| (block + 1) * BLOCK_TOKENS <= live);
         self.is_foreign &= live > 0;
         if live != position {
             self.logits_at = 0;
@@ -307,16 +396,19 @@ impl Session {
         Ok(())
     }
 
-    /// Goes to a stored position, or tells that it cannot be had. The rows of the first
-    /// `blocks_there` blocks are in their place: the session evaluated the same tokens.
+    /// Puts back blocks of a stored state, and where it `ends` with them goes to its position; or
+    /// tells that it cannot be had. The rows of the blocks before are in their place: the session
+    /// evaluated the same tokens, or was given them.
     fn load_stored(
         &mut self,
         engine: &mut Engine,
         found: &Found,
         tokens: &[u32],
-        blocks_there: usize,
+        blocks: Range<usize>,
+        ends: bool,
     ) -> Result<bool, Error> {
-        let (position, first) = (found.position(), blocks_there.min(found.blocks()));
+        self.ready.clear();
+        let position = found.position();
         let logits_bytes = if found.has_logits() { engine.model.shape().vocabulary * 4 } else { 0 };
         let (state, backend) = (self.state.as_mut(), engine.backend.as_mut());
         let state = state.expect("a session has a state until it ends");
@@ -331,7 +423,11 @@ impl Session {
                 state.import_checkpoint(backend, position, rings)
             }
         };
-        match engine.store.load(found, tokens, first, &mut put) {
+        let loaded = match ends {
+            true => engine.store.load(found, tokens, blocks.start, &mut put),
+            false => engine.store.load_blocks(found, tokens, blocks, &mut put),
+        };
+        match loaded {
             Ok(()) => {}
             Err(LoadError::Lost) => return Ok(false),
             Err(LoadError::Sink(ironstar_model::Error::Saved { .. })) => {
@@ -342,6 +438,9 @@ impl Session {
                 self.recover();
                 return Err(error.into());
             }
+        }
+        if !ends {
+            return Ok(true);
         }
         engine.model.adopt(self.state_mut());
         self.is_foreign = false;
@@ -358,6 +457,7 @@ impl Session {
     /// evaluated.
     fn load(&mut self, engine: &mut Engine, snapshot: &Snapshot) -> Result<(), Error> {
         self.restored = None;
+        self.ready.clear();
         let restored = self.state_mut().restore(engine.backend.as_mut(), &snapshot.state);
         if let Err(error) = restored {
             self.recover();
@@ -475,6 +575,7 @@ impl Session {
         if forgiven || state.position() < state.rewind_floor() {
             state.truncate(0).expect("0 is always in reach");
         }
+        self.ready.clear();
         if self.position() == 0 {
             self.logits_at = 0;
         }

@@ -16,6 +16,8 @@ pub(super) struct Active<S> {
     pub request: Request,
     pub sink: Sink,
     pub session: S,
+    /// Whether what is stored for it is not all there yet.
+    pub arrives: bool,
     pub timeline: Vec<u32>,
     pub context: usize,
     pub bytes: u64,

@@ -261,6 +261,7 @@ impl<S: Source> Scheduler<S> {
         self.turns += 1;
         self.sweep();
         self.admit();
+        self.arrive();
         self.step();
         if self.active.is_empty() {
             self.told = None;
@@ -366,7 +367,7 @@ impl<S: Source> Scheduler<S> {
     }
 
     fn open(&mut self, waiting: Waiting) {
-        let Waiting { id, request, mut sink, received, context, bytes, .. } = waiting;
+        let Waiting { id, request, sink, received, context, bytes, .. } = waiting;
         let now = self.clock.now();
         let mut stats = Stats { prompt: request.prompt.len(), ..Stats::default() };
         stats.queued = now.saturating_sub(received);
@@ -376,11 +377,6 @@ impl<S: Source> Scheduler<S> {
             Ok(session) => session,
             Err(failure) => return tell(sink, Err(failure), stats),
         };
-        let position = self.source.position(&session);
-        stats.reused = position;
-        if sink(Event::Progress { done: position, total: stats.prompt }) == Control::Stop {
-            request.cancel.raise();
-        }
         let what = &request.what;
         let how = what.speculation;
         let counts = if what.adjust.has_penalties() {
@@ -388,12 +384,13 @@ impl<S: Source> Scheduler<S> {
         } else {
             Counts::default()
         };
-        let mut active = Active {
+        let active = Active {
             id,
             timeline: request.prompt.clone(),
             request,
             sink,
             session,
+            arrives: true,
             context,
             bytes,
             how,
@@ -407,18 +404,53 @@ impl<S: Source> Scheduler<S> {
             last_slice: self.turns,
             scored: 0,
         };
+        self.active.push(active);
+    }
+
+    /// Puts back what is stored for new requests: in short pieces, while answers have the time, or
+    /// one piece of each.
+    fn arrive(&mut self) {
+        let short = self.told.is_some();
+        for index in (0..self.active.len()).rev() {
+            while self.active[index].arrives {
+                let (active, source) = (&mut self.active[index], &mut self.source);
+                let (session, tokens) = (&mut active.session, &active.request.prompt);
+                match guarded(|| source.arrive(session, tokens, short)) {
+                    Ok(true) => self.arrived(index),
+                    Ok(false) if !short || self.is_due() => break,
+                    Ok(false) => {}
+                    Err(failure) => {
+                        self.finish(index, Err(failure));
+                        break;
+                    }
+                }
+                if index >= self.active.len() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A request's prompt is read from where its session is now; where that is its end, the first
+    /// token is drawn.
+    fn arrived(&mut self, index: usize) {
+        let (active, now) = (&mut self.active[index], self.clock.now());
+        active.arrives = false;
+        let position = self.source.position(&active.session);
+        active.stats.reused = position;
+        if active.progress(position) == Control::Stop {
+            active.request.cancel.raise();
+        }
         let whole = self.source.logits(&active.session).map(<[f32]>::to_vec);
         let whole = whole.filter(|_| position == active.timeline.len());
         let drawn = match whole.filter(|_| !active.request.cancel.is_raised()) {
             Some(logits) => active.draw(&mut self.sampler, &logits, &[], now).1,
             None => Ok(None),
         };
-        self.active.push(active);
-        let last = self.active.len() - 1;
         match drawn {
             Ok(None) => {}
-            Ok(Some(finish)) => self.finish(last, Ok(finish)),
-            Err(failure) => self.finish(last, Err(failure)),
+            Ok(Some(finish)) => self.finish(index, Ok(finish)),
+            Err(failure) => self.finish(index, Err(failure)),
         }
     }
 
@@ -447,7 +479,7 @@ impl<S: Source> Scheduler<S> {
         let alone = self.suspects.front().copied();
         let (mut answers, mut readers) = (Vec::new(), Vec::new());
         for (index, active) in self.active.iter().enumerate() {
-            if alone.is_some_and(|id| id != active.id) {
+            if active.arrives || alone.is_some_and(|id| id != active.id) {
                 continue;
             }
             let position = self.source.position(&active.session);

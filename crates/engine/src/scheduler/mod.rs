@@ -2,9 +2,11 @@
 //!
 //! Each step is one pass over rows of many sessions: the next row of every answer that runs (with
 //! guesses after it, where nobody's prompt waits), and slices of the prompts that are being read,
-//! as many rows as leave the answers their pace: a step takes no more than twice what it takes
-//! without them, by measured times (`pacer.rs`). Prompts take turns. What a session's tokens and
-//! their probabilities are does not depend on any of it.
+//! as many rows as leave the answers their pace: from one token to the next goes no more than twice
+//! what goes without them, by measured times (`pacer.rs`). Stored states come back in pieces, rows
+//! for the next checkpoint are copied as their blocks end, and what takes time between two steps
+//! is time that a slice does not get. Prompts take turns. What a session's tokens and their
+//! probabilities are does not depend on any of it.
 //!
 //! **Admission** is in the order of arrival, when the planned memory of the session and of those
 //! that are open stay within [`Limits::session_bytes`], and never evicts. A side request may pass

@@ -57,16 +57,28 @@ pub trait Source {
         None
     }
 
-    /// A new session, as far on the way to these tokens as is possible without evaluating; empty
-    /// where it must be `fresh`.
+    /// A new session, which [`Source::arrive`] brings as far on the way to these tokens as is
+    /// possible without evaluating; empty where it must be `fresh`.
     fn open(&mut self, context: usize, tokens: &[u32], fresh: bool)
     -> Result<Self::Session, Error>;
+
+    /// Puts back a piece of what is stored of the tokens that a session was opened with, a small
+    /// one if it must be `short`; true when that is all.
+    fn arrive(
+        &mut self,
+        session: &mut Self::Session,
+        tokens: &[u32],
+        short: bool,
+    ) -> Result<bool, Error> {
+        let _all_is_there = (session, tokens, short);
+        Ok(true)
+    }
 
     /// How many tokens a session has evaluated and kept.
     fn position(&self, session: &Self::Session) -> usize;
 
-    /// Logits of what follows its position, if they are there; always, where `open` went the whole
-    /// way.
+    /// Logits of what follows its position, if they are there; always, where it came the whole way
+    /// without evaluating.
     fn logits<'s>(&self, session: &'s Self::Session) -> Option<&'s [f32]>;
 
     /// Guesses of what follows `next`, the token after the position; changes nothing.
@@ -109,6 +121,10 @@ pub trait Source {
     fn close(&mut self, session: Self::Session);
 }
 
+/// Blocks of a stored state that are put back at once: beside answers, and where nobody waits, so
+/// many that reading ahead is worth it.
+const PIECE: (usize, usize) = (2, 64);
+
 impl Source for Engine {
     type Session = Session;
 
@@ -135,9 +151,18 @@ impl Source for Engine {
         let mut session = self.session(context)?;
         session.check_tokens(self, tokens)?;
         if !fresh {
-            session.reach(self, tokens, tokens.len())?;
+            session.set_out(self, tokens);
         }
         Ok(session)
+    }
+
+    fn arrive(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        short: bool,
+    ) -> Result<bool, Error> {
+        session.arrive(self, tokens, if short { PIECE.0 } else { PIECE.1 })
     }
 
     fn position(&self, session: &Session) -> usize {
@@ -208,6 +233,7 @@ impl Source for Engine {
             session.logits.extend_from_slice(logits);
             session.logits_at = session.position();
         }
+        session.make_ready(self, before)?;
         let spacing = self.options.checkpoint_spacing;
         if before / spacing != session.position() / spacing {
             session.checkpoint(self)?;

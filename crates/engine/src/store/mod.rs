@@ -340,12 +340,37 @@ impl Store {
         first_block: usize,
         sink: &mut dyn FnMut(Loaded<'_>) -> Result<(), E>,
     ) -> Result<(), LoadError<E>> {
-        let wanted = self.wanted(found, tokens, first_block);
+        self.load_parts(found, tokens, (first_block, usize::MAX), sink)
+    }
+
+    /// Gives some of its blocks only; [`Store::load`] gives those that follow, and the rest.
+    pub fn load_blocks<E>(
+        &mut self,
+        found: &Found,
+        tokens: &[u32],
+        blocks: std::ops::Range<usize>,
+        sink: &mut dyn FnMut(Loaded<'_>) -> Result<(), E>,
+    ) -> Result<(), LoadError<E>> {
+        let most = blocks.end.min(found.blocks()).saturating_sub(blocks.start);
+        self.load_parts(found, tokens, (blocks.start, most), sink)
+    }
+
+    /// Parts from a block on, no more than `most`.
+    fn load_parts<E>(
+        &mut self,
+        found: &Found,
+        tokens: &[u32],
+        (first_block, most): (usize, usize),
+        sink: &mut dyn FnMut(Loaded<'_>) -> Result<(), E>,
+    ) -> Result<(), LoadError<E>> {
+        let mut wanted = self.wanted(found, tokens, first_block);
         let fits = self.way_bytes(found, &wanted) <= self.settings.ram_bytes;
+        let whole = wanted.len();
+        wanted.truncate(most);
         let ahead = self.disk.as_ref().map(|(shared, lane)| (&**shared, lane.is_thread()));
         let mut read = Vec::new();
         let mut take = |index: usize, name: Name, payload: Payload| {
-            let end = index + 1 == wanted.len();
+            let end = index + 1 == whole;
             let part = if end {
                 Loaded::Checkpoint(&payload)
             } else {

@@ -19,6 +19,8 @@ struct Timed {
     engine: Engine,
     clock: FakeClock,
     dice: Dice,
+    /// Pieces of stored states that were put back.
+    pieces: usize,
 }
 
 impl Source for Timed {
@@ -31,6 +33,16 @@ impl Source for Timed {
     }
     fn open(&mut self, context: usize, tokens: &[u32], fresh: bool) -> Result<Session, Error> {
         Source::open(&mut self.engine, context, tokens, fresh)
+    }
+    fn arrive(
+        &mut self,
+        session: &mut Session,
+        tokens: &[u32],
+        short: bool,
+    ) -> Result<bool, Error> {
+        self.pieces += 1;
+        self.clock.wait(Duration::from_millis(20 + self.dice.below(40) as u64));
+        Source::arrive(&mut self.engine, session, tokens, short)
     }
     fn position(&self, session: &Session) -> usize {
         session.position()
@@ -67,6 +79,10 @@ impl Source for Timed {
     fn close(&mut self, session: Session) {
         self.engine.close(session);
     }
+}
+
+fn timed(engine: Engine, clock: &FakeClock, seed: u64) -> Timed {
+    Timed { engine, clock: clock.clone(), dice: Dice::new(seed), pieces: 0 }
 }
 
 /// Tokens of an answer, how it ended, and tokens of the prompt.
@@ -195,8 +211,7 @@ fn simulate(seed: u64) {
     let rows = 2 + dice.below(30);
     let opts = EngineOptions { step_rows: rows, checkpoint_spacing: 50, ..options() };
     let clock = FakeClock::default();
-    let timed =
-        Timed { engine: engine_of(&tiny(24), opts), clock: clock.clone(), dice: Dice::new(seed) };
+    let timed = timed(engine_of(&tiny(24), opts), &clock, seed);
     let bytes = timed.session_bytes(260) * (1 + dice.below(4) as u64);
     let limits = Limits { sessions: 1 + dice.below(6), session_bytes: bytes, ..Limits::default() };
     let mut scheduler = Scheduler::new(timed, Box::new(clock), limits);
@@ -247,6 +262,51 @@ fn simulate(seed: u64) {
 #[test]
 fn sessions_in_common_steps_give_the_answers_of_lone_ones() {
     (0..24).for_each(simulate);
+}
+
+#[test]
+fn a_stored_state_comes_back_in_pieces_while_answers_go_on() {
+    let (clock, mut dice) = (FakeClock::default(), Dice::new(8));
+    let source = timed(engine_of(&tiny(24), options()), &clock, 8);
+    let mut scheduler = Scheduler::new(source, Box::new(clock), Limits::default());
+    let ask = |scheduler: &mut Scheduler<Timed>, id: u64, prompt: &[u32], most: usize| {
+        let what = Generate { tokens_max: Some(most), ..Generate::default() };
+        let request = Request { prompt: prompt.to_vec(), what, ..Request::default() };
+        let told = Told::default();
+        scheduler.submit(RequestId(id), request, sink(&told));
+        told
+    };
+    let count = |told: &Told| told.lock().unwrap().0.len();
+    let prompt = dice.tokens(1280, 24);
+    let first = ask(&mut scheduler, 0, &prompt, 3);
+    while scheduler.turn() {}
+    let stream = ask(&mut scheduler, 1, &dice.tokens(10, 24), 300);
+    while count(&stream) < 20 {
+        assert!(scheduler.turn());
+    }
+    let before = (count(&stream), scheduler.source().pieces, scheduler.status().prompt_rows);
+    let again = ask(&mut scheduler, 2, &prompt, 3);
+    let mut turns = 0;
+    while count(&again) == 0 {
+        let given = count(&stream);
+        assert!(scheduler.turn());
+        assert!(count(&stream) > given, "the answer waits for a stored state");
+        turns += 1;
+    }
+    // Ten blocks, two at a time, and the checkpoint.
+    assert_eq!(scheduler.source().pieces - before.1, 6);
+    assert!(turns > 2 && count(&stream) - before.0 == turns, "{turns} turns");
+    assert_eq!(scheduler.status().prompt_rows, before.2, "nothing is read again");
+    // One that goes away on its way ends before the next piece.
+    let third = ask(&mut scheduler, 3, &prompt, 3);
+    scheduler.turn();
+    scheduler.cancel(RequestId(3));
+    let pieces = scheduler.source().pieces;
+    scheduler.turn();
+    assert_eq!(scheduler.source().pieces, pieces);
+    assert_eq!(third.lock().unwrap().1, "Cancelled");
+    while scheduler.turn() {}
+    assert_eq!(first.lock().unwrap().0, again.lock().unwrap().0);
 }
 
 /// A scheduler on a tiny engine, with answers of this many sessions running, and the bytes of dense
