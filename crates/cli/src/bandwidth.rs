@@ -1,11 +1,13 @@
 //! How fast this machine reads memory, and how much processor time this program took.
 
+use ironstar_device::ReadProbe;
 use std::time::Instant;
 
 /// Bytes that the processor's bandwidth is measured on: more than any of its caches.
 const PROBE_BYTES: usize = 1 << 30;
-/// Passes over them; the fastest counts, since other programs only slow it down.
-const PASSES: usize = 4;
+/// Passes of each way of reading; the fastest of all counts, since other programs only slow it
+/// down.
+const PASSES: usize = 3;
 
 /// How fast memory is read, in bytes a second.
 #[derive(Clone, Copy, Debug)]
@@ -17,43 +19,33 @@ pub struct Rate {
     pub processor: Option<f64>,
 }
 
-/// The rate at which so many threads together read memory: the best of several passes.
+impl Rate {
+    /// The faster of two measurements of one machine.
+    #[must_use]
+    pub fn best(self, other: Rate) -> Rate {
+        let both = self.processor.zip(other.processor);
+        let processor = both.map(|(a, b)| a.max(b)).or(self.processor).or(other.processor);
+        Rate { wall: self.wall.max(other.wall), processor }
+    }
+}
+
+/// The rate at which so many threads together read memory: the best of several passes of every
+/// way of reading. Nothing where there is no memory to read.
 #[must_use]
 pub fn of_host(threads: usize) -> Rate {
-    // Written, so that every page is there: untouched pages are all the same page of zeros.
-    let data: Vec<u64> = (0..PROBE_BYTES as u64 / 8).collect();
-    let part = data.len().div_ceil(threads.max(1));
-    let pass = || {
-        let begun = Moment::now();
-        let sum = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                data.chunks(part).map(|part| scope.spawn(move || checksum(part))).collect();
-            threads.into_iter().map(|t| t.join().expect("adding does not panic")).fold(0, xor)
-        });
-        std::hint::black_box(sum);
-        begun.elapsed()
-    };
-    let passes: Vec<Seconds> = (0..PASSES).map(|_| pass()).collect();
+    let nothing = Rate { wall: 0.0, processor: None };
+    let Some(mut probe) = ReadProbe::new(PROBE_BYTES, threads.max(1)) else { return nothing };
     #[expect(clippy::cast_precision_loss, reason = "rates for people")]
-    let (bytes, threads) = (PROBE_BYTES as f64, threads as f64);
-    let wall = passes.iter().map(|pass| pass.wall).fold(f64::INFINITY, f64::min);
-    let processor = passes.iter().filter_map(|pass| pass.processor).reduce(f64::min);
-    Rate { wall: bytes / wall, processor: processor.map(|seconds| bytes / seconds * threads) }
-}
-
-fn xor(a: u64, b: u64) -> u64 {
-    a ^ b
-}
-
-/// Eight sums, so that no addition waits for the one before.
-fn checksum(part: &[u64]) -> u64 {
-    let mut sums = [0u64; 8];
-    for eight in part.chunks_exact(8) {
-        for (sum, value) in sums.iter_mut().zip(eight) {
-            *sum ^= value;
-        }
-    }
-    sums.into_iter().fold(0, xor)
+    let (bytes, threads) = (probe.bytes() as f64, threads.max(1) as f64);
+    let mut pass = |way: usize| {
+        let begun = Moment::now();
+        std::hint::black_box(probe.pass(way));
+        let Seconds { wall, processor } = begun.elapsed();
+        Rate { wall: bytes / wall, processor: processor.map(|seconds| bytes / seconds * threads) }
+    };
+    // In turn, so that a disturbance does not meet all passes of one way.
+    let ways = (0..PASSES).flat_map(|_| 0..ReadProbe::WAYS);
+    ways.map(&mut pass).fold(nothing, Rate::best)
 }
 
 /// A moment, by the clock and by the processor time of this program.

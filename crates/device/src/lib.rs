@@ -25,7 +25,7 @@ mod memory;
 mod sample;
 
 pub use args::*;
-pub use cpu::{Cpu, CpuConfig, Isa};
+pub use cpu::{Cpu, CpuConfig, Isa, ReadProbe};
 pub use exchange::{Exchange, ExchangeError, GateCounts, GateKind, Local, LocalGroup};
 #[cfg(feature = "host-driver")]
 pub use gpu::HostFault;

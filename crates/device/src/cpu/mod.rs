@@ -14,6 +14,7 @@ mod math;
 )]
 mod packed;
 mod pool;
+mod probe;
 mod product;
 mod reference;
 pub(crate) mod rope;
@@ -25,6 +26,7 @@ mod wide;
 use crate::*;
 pub use isa::Isa;
 use pool::Pool;
+pub use probe::ReadProbe;
 use product::{Packed, Weights};
 use reference::Scratch;
 use std::hint::spin_loop;

@@ -28,7 +28,7 @@ pub fn run(mut flags: Bench) -> Result<(), Failure> {
     let cancel = interrupt::cancel_on_interrupt()?;
     let (mut engine, opened) = loading::engine(&flags.model)?;
     let plan = Plan::new(&flags.sweep, &engine)?;
-    let facts = facts(&flags, &engine, opened.name, &plan);
+    let mut facts = facts(&flags, &engine, opened.name, &plan);
     let mut rows = Vec::new();
     for repeat in 0..flags.sweep.repeat {
         let swept = sweep::sweep(&mut engine, &plan, repeat, &cancel)?;
@@ -37,6 +37,10 @@ pub fn run(mut flags: Bench) -> Result<(), Failure> {
         } else {
             rows.iter_mut().zip(&swept).for_each(|(best, row)| best.improve(row));
         }
+    }
+    if let (Some(before), "cpu") = (facts.bandwidth, facts.backend) {
+        // Again, since the machine may have been busier before than it was in between.
+        facts.bandwidth = Some(before.best(bandwidth::of_host(facts.threads)));
     }
     let gates = ranks::gates_json(&flags.model.ranks);
     Report { facts, rows, gates }.give(flags.csv.as_deref(), flags.json)?;
