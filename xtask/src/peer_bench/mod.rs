@@ -14,6 +14,7 @@ use build::Peer;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 use table::{Row, Table};
 
 /// Mixes of the experts, as `ironstar synth` names them.
@@ -23,11 +24,16 @@ const PREFILLS: [usize; 2] = [64, 512];
 /// The longest that can be asked for.
 const PREFILL_MAX: usize = 4096;
 /// Tokens of an answer.
-const DECODE: usize = 32;
+const DECODE: usize = 16;
 /// The same with `--quick`.
 const QUICK_DECODE: usize = 8;
-/// Turns of each engine, and the same with `--quick`.
-const TURNS: [usize; 2] = [3, 2];
+/// Turns of each engine, and the same for prompts of at least [`LONG`] tokens, which are minutes of
+/// the peer's time.
+const TURNS: [usize; 2] = [2, 1];
+/// A long prompt.
+const LONG: usize = 256;
+/// Sweeps of each engine in a turn, of which the best counts.
+const REPEATS: usize = 2;
 /// Tokens whose distributions are compared.
 const COMPARED: usize = 16;
 /// Layers and experts of the reduced models: all widths are those of Flash.
@@ -52,6 +58,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     std::fs::create_dir_all(&models)?;
     let peer = build::peer(root, &home)?;
     let ours = build::ours(root, &target)?;
+    let begun = Instant::now();
     let ids = home.join("ids.txt");
     let longest = flags.prefills.iter().max().map_or(0, |tokens| *tokens).max(COMPARED);
     std::fs::write(&ids, ids_text(longest + DECODE))?;
@@ -64,6 +71,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
             std::fs::remove_file(&bench.model)?;
         }
     }
+    table.seconds = begun.elapsed().as_secs();
     table.give(flags.json)
 }
 
@@ -183,7 +191,7 @@ impl Bench<'_> {
                 let (mut ours, mut peer) = (Took::default(), Took::default());
                 // Bytes a second by the clock and by processor time; bytes of a token.
                 let (mut rates, mut bytes) = ((0f64, 0f64), 0.0);
-                for turn in 0..TURNS[usize::from(flags.quick)] {
+                for turn in 0..TURNS[usize::from(prefill >= LONG)] {
                     eprintln!(
                         "peer-bench: {mix}, {threads} threads, {prefill} tokens, turn {turn}"
                     );
@@ -225,9 +233,10 @@ impl Bench<'_> {
     fn run_ours(&self, threads: usize, prefill: usize, decode: usize) -> Result<Value> {
         let mut bench = Command::new(self.ours);
         bench.arg("bench").arg("--model").arg(&self.model).arg("--ids").arg(self.ids);
-        bench.args(["--backend", "cpu", "--json", "--teacher-forced-decode", "--repeat", "2"]);
+        bench.args(["--backend", "cpu", "--json", "--teacher-forced-decode"]);
         let words = [("--threads", threads), ("--ctx-start", prefill), ("--ctx-max", prefill)];
-        for (flag, value) in words.into_iter().chain([("--gen-tokens", decode)]) {
+        let more = [("--gen-tokens", decode), ("--repeat", REPEATS)];
+        for (flag, value) in words.into_iter().chain(more) {
             bench.args([flag, &value.to_string()]);
         }
         Ok(serde_json::from_slice(&output(&mut bench)?)?)
@@ -242,7 +251,7 @@ impl Bench<'_> {
     ) -> Result<()> {
         let mut peer = Command::new(&self.peer.binary);
         peer.arg(&self.model).arg(self.ids);
-        peer.args([threads, prefill, decode, 2].map(|n| n.to_string()));
+        peer.args([threads, prefill, decode, REPEATS].map(|n| n.to_string()));
         let report: Value = serde_json::from_slice(&output(&mut peer)?)?;
         for (what, best) in [("prefill", &mut took.prefill), ("decode", &mut took.decode)] {
             for one in report[what].as_array().context("the peer gives lists")? {

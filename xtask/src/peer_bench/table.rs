@@ -33,6 +33,8 @@ pub struct Table {
     pub bandwidth: Vec<(usize, f64)>,
     /// Divergences of each mix.
     pub kl: Vec<(String, Value)>,
+    /// How long all of it took, without building.
+    pub seconds: u64,
 }
 
 impl Row {
@@ -45,7 +47,8 @@ impl Table {
     /// No line yet.
     pub fn new(peer: &Peer) -> Self {
         let (version, features) = (peer.version.clone(), peer.features.clone());
-        Table { version, features, rows: Vec::new(), bandwidth: Vec::new(), kl: Vec::new() }
+        let (rows, bandwidth, kl) = (Vec::new(), Vec::new(), Vec::new());
+        Table { version, features, rows, bandwidth, kl, seconds: 0 }
     }
 
     /// The worst ratio of a kind of line.
@@ -93,6 +96,7 @@ impl Table {
             "processor": processor(),
             "peer": self.version,
             "peer_features": self.features,
+            "seconds": self.seconds,
             "decode_ratio": self.worst("decode"),
             "prefill_ratio": self.worst("prefill"),
             "bandwidth_fraction": self.fractions().map(|f| f.0),

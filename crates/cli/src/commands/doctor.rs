@@ -17,6 +17,8 @@ use std::fmt::Write as _;
 
 /// Contexts that are planned for, shortest first.
 const CONTEXTS: [usize; 5] = [8192, 32_768, 131_072, 262_144, 1_048_576];
+/// Where Linux says when it gives huge pages.
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// What must be left over: the system's part of host memory, the driver's part of a card.
 const HOST_RESERVE: u64 = 2 << 30;
 /// The driver's context, compiled kernels and pieces of memory between buffers.
@@ -29,6 +31,8 @@ struct Host {
     memory: Option<u64>,
     /// Bytes a second, read by all cores together.
     bandwidth: f64,
+    /// When the system gives huge pages, in its own word; `None` where it has none.
+    huge_pages: Option<String>,
 }
 
 /// A card and what was measured on it.
@@ -55,6 +59,7 @@ pub fn run(flags: &Doctor) -> Result<(), Failure> {
         cores: loading::cores(),
         memory: host_memory().map(|memory| memory.most),
         bandwidth: bandwidth::of_host(loading::cores()).wall,
+        huge_pages: std::fs::read_to_string(HUGE_PAGES).ok().as_deref().and_then(chosen),
     };
     let cards = match cuda_devices() {
         Ok(devices) => Ok(devices.into_iter().map(|device| measured(device, flags)).collect()),
@@ -150,6 +155,7 @@ fn text(host: &Host, cards: &Result<Vec<Card>, String>, plans: &[Plan]) -> Strin
     let memory = host.memory.map_or_else(|| "unknown".into(), gib);
     let _ = writeln!(text, "  memory            {memory}");
     let _ = writeln!(text, "  read bandwidth    {}", rate(host.bandwidth));
+    let _ = writeln!(text, "  pages             {}", pages(host.huge_pages.as_deref()));
     match cards {
         Err(why) => {
             let _ = writeln!(text, "\nCUDA\n  {why}");
@@ -227,11 +233,28 @@ fn json(host: &Host, cards: &Result<Vec<Card>, String>, plans: &[Plan]) -> serde
             "cores": host.cores,
             "memory_bytes": host.memory,
             "read_bytes_per_second": host.bandwidth,
+            "huge_pages": host.huge_pages,
         },
         "cuda": cards.as_ref().map(|c| c.iter().map(card_json).collect::<Vec<_>>()).ok(),
         "cuda_error": cards.as_ref().err(),
         "models": plans.iter().map(plan_json).collect::<Vec<_>>(),
     })
+}
+
+/// The choice in brackets of a file of the kernel, as in `always [madvise] never`.
+fn chosen(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    rest.split_once(']').map(|(word, _)| word.to_owned())
+}
+
+/// What weights lie on. They are copied when they are loaded, so all their pages are there before
+/// the first token.
+fn pages(huge: Option<&str>) -> String {
+    match huge {
+        Some("never") => "small (this system gives no huge ones: \"never\")".into(),
+        Some(word) => format!("huge, which are asked for (this system: \"{word}\")"),
+        None => "those of this system".into(),
+    }
 }
 
 fn rate(bytes_per_second: f64) -> String {
@@ -240,7 +263,15 @@ fn rate(bytes_per_second: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{CONTEXTS, plans};
+    use super::{CONTEXTS, chosen, pages, plans};
+
+    #[test]
+    fn pages_are_named_by_what_the_system_chose() {
+        let of = |text: &str| pages(chosen(text).as_deref());
+        assert!(of("always [madvise] never\n").starts_with("huge, which are asked for"));
+        assert!(of("always madvise [never]\n").starts_with("small"));
+        assert!(of("").starts_with("those of"));
+    }
 
     /// A card of 141 GB holds the 2-bit Flash with its longest context, and no 4-bit one.
     #[test]

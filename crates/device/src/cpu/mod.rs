@@ -19,6 +19,7 @@ mod product;
 mod reference;
 pub(crate) mod rope;
 mod share;
+mod spare;
 pub(crate) mod steps;
 mod store;
 mod wide;
@@ -143,12 +144,12 @@ fn check(
     operation: &'static str,
     ok: bool,
     found: impl FnOnce() -> String,
-    wanted: &str,
+    wanted: impl std::fmt::Display,
 ) -> Result<(), Error> {
     if ok {
         return Ok(());
     }
-    Err(Error::Shape { operation, found: found(), wanted: wanted.to_owned() })
+    Err(Error::Shape { operation, found: found(), wanted: wanted.to_string() })
 }
 
 /// Product of sizes; too large a product becomes a size that no buffer has.
@@ -225,7 +226,7 @@ impl Backend for Cpu {
             "matrix",
             wanted == Some(found),
             || format!("{} has {found} bytes", source.name),
-            &format!("{stack} x {rows} x {columns} in {format:?} make {wanted:?} bytes"),
+            format_args!("{stack} x {rows} x {columns} in {format:?} make {wanted:?} bytes"),
         )?;
         let id = u32::try_from(self.matrices.len()).map_err(|_| Error::Memory {
             device: "cpu",

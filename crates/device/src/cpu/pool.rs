@@ -4,6 +4,8 @@
 //! they sleep, and a region costs an atomic or two a part. Nothing here decides bits: a part must
 //! not depend on which thread runs it, nor when.
 
+use super::product::Task;
+use super::spare::Spare;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
@@ -20,12 +22,13 @@ const AWAKE: Duration = Duration::from_micros(100);
 const LOOKS: u32 = 32;
 
 /// Threads that run the parts of one operation.
-#[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Memory that parts work in: as many as ever ran at the same time.
     buffers: Mutex<Vec<Vec<u32>>>,
+    /// Memory of the last batch of products.
+    tasks: Mutex<Spare<Task<'static>>>,
 }
 
 /// What a region runs; the lifetime is that of the call of [`Pool::run`].
@@ -82,7 +85,7 @@ impl Pool {
             std::thread::Builder::new().name(name).spawn(move || shared.work()).ok()
         };
         let workers = (1..threads).map_while(spawn).collect();
-        Pool { shared, workers, buffers: Mutex::default() }
+        Pool { shared, workers, buffers: Mutex::default(), tasks: Mutex::default() }
     }
 
     /// Threads, the caller's included.
@@ -96,6 +99,16 @@ impl Pool {
         let result = f(&mut buffer);
         lock(&self.buffers).push(buffer);
         result
+    }
+
+    /// An empty list for a batch of products.
+    pub fn tasks<'a>(&self) -> Vec<Task<'a>> {
+        lock(&self.tasks).list()
+    }
+
+    /// Takes that list back.
+    pub fn keep_tasks(&self, tasks: Vec<Task<'_>>) {
+        lock(&self.tasks).keep(tasks);
     }
 
     /// Calls `f` once with each of `0..parts`, on any thread, and returns when all are done.

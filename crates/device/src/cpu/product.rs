@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-pub(crate) use super::packed::inputs::Inputs;
+pub(crate) use super::packed::inputs::{Inputs, View};
 
 /// One matrix or a stack of equal ones.
 pub(crate) struct Weights {
@@ -101,7 +101,7 @@ pub(crate) struct Job<'a> {
     /// group j mod groups. 1 for a plain product.
     pub groups: usize,
     /// Input rows.
-    pub x: &'a Inputs,
+    pub x: View<'a>,
     /// Which of them; `None` means all.
     pub picks: Option<&'a [u32]>,
     /// Result.
@@ -176,6 +176,11 @@ impl Weights {
         self.rows
     }
 
+    /// Input width.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
     /// Bytes of one matrix of the stack in the file; tiles have the same but for rows that fill up
     /// the last one.
     pub fn bytes_per_matrix(&self) -> u64 {
@@ -184,6 +189,8 @@ impl Weights {
 
     /// Decodes one row to floats.
     pub fn decode_row(&self, stack: usize, row: usize, out: &mut [f32]) {
+        /// Bytes that are put together at a time: more than a block of any format.
+        const RUN: usize = 1024;
         let decode = self.format.info().decode;
         match &self.layout {
             Layout::File(bytes) | Layout::Decoded { bytes, .. } => {
@@ -192,9 +199,14 @@ impl Weights {
             Layout::Tiles { plan, lines, .. } => {
                 let tile = &self.tiles(plan, lines, stack)[row / TILE_ROWS * plan.tile_bytes..]
                     [..plan.tile_bytes];
-                let mut bytes = vec![0; self.row_bytes];
-                plan.unpack_row(tile, row % TILE_ROWS, &mut bytes);
-                decode(&bytes, out);
+                let (bytes, values) = (self.row_bytes / plan.blocks, out.len() / plan.blocks);
+                let mut buffer = [0; RUN];
+                let runs = out.chunks_mut((RUN / bytes).max(1) * values);
+                for (run, out) in runs.enumerate() {
+                    let buffer = &mut buffer[..out.len() / values * bytes];
+                    plan.unpack_row(tile, row % TILE_ROWS, run * (RUN / bytes), buffer);
+                    decode(buffer, out);
+                }
             }
         }
     }
@@ -246,8 +258,9 @@ fn cut(all: usize, parts: usize, part: usize) -> Range<usize> {
 ///
 /// Panics if a job's operands do not fit together: inputs prepared as the matrix wants, picks that
 /// exist, an output of the right length.
-pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
-    let mut tasks: Vec<Task<'_>> = jobs.iter_mut().map(Task::new).collect();
+pub(crate) fn products<'a>(pool: &Pool, jobs: impl IntoIterator<Item = Job<'a>>) {
+    let mut tasks = pool.tasks();
+    tasks.extend(jobs.into_iter().map(Task::new));
     let total = tasks.iter().map(|task| task.work).fold(0, usize::saturating_add);
     let share = (total / (4 * pool.threads())).max(PART_WORK);
     let mut parts = 0;
@@ -265,6 +278,7 @@ pub(crate) fn products(pool: &Pool, jobs: &mut [Job<'_>]) {
     } else {
         pool.run(parts, &run);
     }
+    pool.keep_tasks(tasks);
 }
 
 /// Work of the smallest part that is worth a hand-over: about a microsecond, as multiplications by
@@ -274,11 +288,11 @@ const PART_WORK: usize = 1 << 16;
 const GATHER_TILES: usize = 6;
 
 /// A job with its cut.
-struct Task<'a> {
+pub(crate) struct Task<'a> {
     weights: &'a Weights,
     stack: usize,
     groups: usize,
-    x: &'a Inputs,
+    x: View<'a>,
     picks: Option<&'a [u32]>,
     sink: Sink,
     /// Inputs of each group.
@@ -290,12 +304,12 @@ struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    fn new<'b: 'a>(job: &'a mut Job<'b>) -> Self {
-        let &mut Job { weights, stack, groups, x, picks, ref mut out } = job;
+    fn new(job: Job<'a>) -> Self {
+        let Job { weights, stack, groups, x, picks, out } = job;
         let (planes, out) = match out {
-            Output::Tree(out) => (1, &mut **out),
-            Output::Halves(out) => (2, &mut **out),
-            Output::Shards(out) => (weights.shards, &mut **out),
+            Output::Tree(out) => (1, out),
+            Output::Halves(out) => (2, out),
+            Output::Shards(out) => (weights.shards, out),
         };
         // Everything that the kernels' unsafe code relies on.
         let inputs = picks.map_or(x.rows(), <[u32]>::len);

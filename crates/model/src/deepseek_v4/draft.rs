@@ -8,6 +8,7 @@
 //! position behind. A chain of guesses feeds the block its own streams, and writes the rows of its
 //! positions ahead of what lives.
 
+use super::few::Few;
 use super::forward::{Pass, Run};
 use super::load::{Mtp, Weights};
 use super::state::{CHAIN_MAX, DraftState, STREAM_SLOTS, State, draft_slots};
@@ -43,7 +44,7 @@ impl Feed {
     }
 }
 
-fn draft_run(pass: &Pass<'_>, x: Buffer, rings: Vec<Buffer>) -> Run {
+fn draft_run(pass: &Pass<'_>, x: Buffer, rings: Few<Buffer>) -> Run {
     Run {
         layer: pass.shape.layers,
         ratio: 0,
@@ -52,8 +53,8 @@ fn draft_run(pass: &Pass<'_>, x: Buffer, rings: Vec<Buffer>) -> Run {
         rings,
         capacity: draft_slots(pass.shape),
         mutual: false,
-        compressors: Vec::new(),
-        indexes: Vec::new(),
+        compressors: Few::None,
+        indexes: Few::None,
         store: true,
     }
 }
@@ -192,7 +193,7 @@ fn link(
     pass.backend.begin(&Step::single(&[token], position))?;
     pass.rows = 1;
     enter(pass, weights, drafter)?;
-    let run = draft_run(pass, scratch.x, vec![draft.ring]);
+    let run = draft_run(pass, scratch.x, Few::One([draft.ring]));
     pass.block(&drafter.block, &run)?;
     pass.logits(scratch.x, vec![0], &drafter.head, weights.output())
 }

@@ -7,6 +7,7 @@
 //! The mean over streams is a sum here: the norm behind the projection divides by the root mean
 //! square, so a factor that is a power of two changes its epsilon and no bit else.
 
+use super::few::Few;
 use super::forward::{Pass, Run};
 use super::gates;
 use super::load::{ConfidenceHead, Spark, Weights};
@@ -87,11 +88,11 @@ pub(super) fn guess(
             ratio: 0,
             swiglu_limit: shape.draft_swiglu_limit(),
             x,
-            rings: vec![state.spark[index]],
+            rings: Few::One([state.spark[index]]),
             capacity: window_slots(shape),
             mutual: true,
-            compressors: Vec::new(),
-            indexes: Vec::new(),
+            compressors: Few::None,
+            indexes: Few::None,
             store: false,
         };
         pass.block(stage, &run)?;

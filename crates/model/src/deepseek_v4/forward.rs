@@ -1,6 +1,7 @@
 //! The forward pass in the paper's order, one function a block (spec 2). All work goes to the
 //! backend on the rows of the current step.
 
+use super::few::Few;
 use super::gates;
 use super::load::{Block, Compressor, Head};
 use super::scratch::{LOGIT_ROWS, Scratch};
@@ -30,6 +31,8 @@ pub(super) struct Pass<'a> {
     pub index_spans: Option<Vec<Span>>,
     pub steering: Option<&'a Steering>,
     pub observer: Option<&'a mut dyn Observer>,
+    /// Memory for the logits.
+    pub values: Vec<f32>,
 }
 
 /// The two rotary tables.
@@ -48,13 +51,13 @@ pub(super) struct Run {
     /// [n, streams, d], in place
     pub x: Buffer,
     /// Per span.
-    pub rings: Vec<Buffer>,
+    pub rings: Few<Buffer>,
     /// Slots of a ring.
     pub capacity: usize,
     /// Whether the rows of a span all see one another.
     pub mutual: bool,
-    pub compressors: Vec<CompressState>,
-    pub indexes: Vec<CompressState>,
+    pub compressors: Few<CompressState>,
+    pub indexes: Few<CompressState>,
     /// Whether the rows of this step go into the window ring.
     pub store: bool,
 }
@@ -209,7 +212,7 @@ impl Pass<'_> {
     pub fn attend(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
         let (shape, s, rope) = (self.shape, self.scratch, self.rope(run));
         let heads = shape.heads / self.part.ranks;
-        let rows: Vec<Buffer> = run.compressors.iter().map(|c| c.rows).collect();
+        let rows: Few<Buffer> = run.compressors.iter().map(|c| c.rows).collect();
         let choice = weights.indexer.as_ref().map(|_| (s.choice, shape.index_top_k));
         self.backend.attend(&Attend {
             q: s.q,
@@ -246,21 +249,29 @@ impl Pass<'_> {
     /// that all ranks have alike.
     pub fn attention_inputs(&mut self, weights: &Block, heads: bool) -> Result<(), Error> {
         let (shape, s) = (self.shape, self.scratch);
-        let mut from_y = vec![(weights.q_a, s.q_a), (weights.kv, s.kv_plain)];
-        let mut from_q = if heads { vec![(weights.q_b, s.q)] } else { Vec::new() };
+        // The lists with everything; a layer takes as much of their fronts as it has.
+        let (q_a, kv) = ((weights.q_a, s.q_a), (weights.kv, s.kv_plain));
+        let (mut from_y, mut of_y) = ([q_a, kv, q_a, q_a, q_a, q_a, q_a], 2);
+        let (mut from_q, mut of_q) = ([(weights.q_b, s.q); 2], usize::from(heads));
         if let Some(c) = &weights.compressor {
-            from_y.extend([(c.values, s.values), (c.scores, s.scores)]);
+            from_y[2..4].copy_from_slice(&[(c.values, s.values), (c.scores, s.scores)]);
+            of_y = 4;
         }
         if let Some(i) = &weights.indexer {
             let c = &i.compressor;
-            from_y.extend([(c.values, s.index_values), (c.scores, s.index_scores)]);
-            from_y.push((i.weights, s.index_weights));
-            from_q.push((i.query, s.index_q));
+            from_y[of_y..of_y + 3].copy_from_slice(&[
+                (c.values, s.index_values),
+                (c.scores, s.index_scores),
+                (i.weights, s.index_weights),
+            ]);
+            of_y += 3;
+            from_q[of_q] = (i.query, s.index_q);
+            of_q += 1;
         }
-        self.project(s.y, self.rows, &from_y)?;
+        self.project(s.y, self.rows, &from_y[..of_y])?;
         self.norm(s.q_a, self.rows, weights.q_norm)?;
         debug_assert_eq!(weights.q_norm.len, shape.q_rank);
-        self.project(s.q_a, self.rows, &from_q)
+        self.project(s.q_a, self.rows, &from_q[..of_q])
     }
 
     /// The step's key/value rows in `kv`, as they are kept.
@@ -315,7 +326,7 @@ impl Pass<'_> {
     /// The indexer (spec 2.7): `choice` for each row.
     pub fn choose_rows(&mut self, run: &Run) -> Result<(), Error> {
         let (shape, s, rope) = (self.shape, self.scratch, self.rope(run));
-        let rows: Vec<Buffer> = run.indexes.iter().map(|c| c.rows).collect();
+        let rows: Few<Buffer> = run.indexes.iter().map(|c| c.rows).collect();
         let select = IndexSelect {
             q: s.index_q,
             weights: s.index_weights,
@@ -406,7 +417,9 @@ impl Pass<'_> {
     ) -> Result<Logits, Error> {
         let (shape, s) = (self.shape, self.scratch);
         let vocabulary = shape.vocabulary;
-        let mut values = vec![0.0; rows.len() * vocabulary];
+        let mut values = std::mem::take(&mut self.values);
+        values.clear();
+        values.resize(rows.len() * vocabulary, 0.0);
         for (rows, out) in rows.chunks(LOGIT_ROWS).zip(values.chunks_mut(LOGIT_ROWS * vocabulary)) {
             let width = shape.streams * shape.width;
             self.backend.gather_rows(&GatherRows { x, width, rows, out: s.picked, at: 0 })?;

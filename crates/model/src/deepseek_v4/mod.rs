@@ -32,6 +32,7 @@ mod activations;
 mod draft;
 pub mod dspark;
 mod dspark_pass;
+mod few;
 mod follow;
 mod forward;
 mod gates;
@@ -105,6 +106,8 @@ pub struct Model {
     /// In which epoch the other ranks were told of it, and whether there ever was any.
     steering_told: Known,
     was_steered: bool,
+    /// Logits whose memory the next step's may have.
+    given_back: Logits,
 }
 
 impl Model {
@@ -205,6 +208,7 @@ impl Model {
             steering: None,
             steering_told: Known::default(),
             was_steered: false,
+            given_back: Logits::default(),
         })
     }
 
@@ -355,8 +359,9 @@ impl Model {
         observer: Option<&mut dyn Observer>,
     ) -> Result<Output, Error> {
         self.check_step(step, states)?;
-        let rows = rows_of(wanted.logits, step)?;
-        let draft_rows = rows_of(wanted.drafts, step)?;
+        let Logits { rows: memory, values, .. } = std::mem::take(&mut self.given_back);
+        let rows = rows_of(wanted.logits, step, memory)?;
+        let draft_rows = rows_of(wanted.drafts, step, Vec::new())?;
         if !self.has_mtp() && wanted.drafts != LogitsFor::None {
             return Err(Error::Draft("no draft block was loaded"));
         }
@@ -368,7 +373,7 @@ impl Model {
         let number = self.lead_step(backend, step, states, wants)?;
         let is_wanted = !rows.is_empty() || wanted.drafts != LogitsFor::None;
         let rows = (rows, draft_rows, number);
-        let made = self.evaluate(backend, step, states, rows, (shared, observer));
+        let made = self.evaluate(backend, step, states, (rows, values), (shared, observer));
         let made = match &self.kept.pipe {
             // The rest of a step that gives nothing is not waited for.
             Some(pipe) if pipe.stage == 0 && is_wanted => {
@@ -407,7 +412,8 @@ impl Model {
         self.check_step(step, states)?;
         let room = self.second.map_or(0, |_| self.kept.options.step_rows_max / 2);
         shared.check(step.tokens.len(), room)?;
-        let (rows, draft_rows) = (rows_of(wanted.logits, step)?, rows_of(wanted.drafts, step)?);
+        let rows = rows_of(wanted.logits, step, Vec::new())?;
+        let draft_rows = rows_of(wanted.drafts, step, Vec::new())?;
         if !self.has_mtp() && wanted.drafts != LogitsFor::None {
             return Err(Error::Draft("no draft block was loaded"));
         }
@@ -415,7 +421,7 @@ impl Model {
             state.check_begin(span.rows.len())?;
         }
         let rows = (rows, draft_rows, 0);
-        let made = self.evaluate(backend, step, states, rows, (shared, None));
+        let made = self.evaluate(backend, step, states, (rows, Vec::new()), (shared, None));
         made.inspect_err(|error| self.give_up(backend, error))
     }
 
@@ -425,7 +431,7 @@ impl Model {
         backend: &mut dyn Backend,
         step: &Step,
         states: &mut [&mut State],
-        (rows, draft_rows, number): (Vec<usize>, Vec<usize>, u64),
+        ((rows, draft_rows, number), values): ((Vec<usize>, Vec<usize>, u64), Vec<f32>),
         (shared, observer): (Shared, Option<&mut dyn Observer>),
     ) -> Result<Output, Error> {
         let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();
@@ -443,6 +449,7 @@ impl Model {
             index_spans: shared.index.then(|| step.spans.clone()),
             steering: self.steering.as_ref(),
             observer: observer.map(|o| o as &mut dyn Observer),
+            values,
         };
         pass.backend.begin(step)?;
         let (streams, out, pipe) = (pass.shape.streams, pass.scratch.x, self.kept.pipe.as_ref());
@@ -546,6 +553,11 @@ impl Model {
             return pipe.lead_step(&states, &self.meeting(), &order);
         }
         self.lead(backend, &states, &order).map(|()| 0)
+    }
+
+    /// Takes logits that nobody looks at any more: the next step's come to lie in their memory.
+    pub fn take_back(&mut self, logits: Logits) {
+        self.given_back = logits;
     }
 
     /// Moves a state's position over the first `rows_kept` rows of its last step; the others never
@@ -657,6 +669,7 @@ impl Model {
             index_spans: None,
             steering: None,
             observer: None,
+            values: Vec::new(),
         }
     }
 
@@ -780,22 +793,24 @@ fn foreign_state() -> Error {
     }
 }
 
-/// The rows that are meant.
-fn rows_of(wanted: LogitsFor<'_>, step: &Step) -> Result<Vec<usize>, Error> {
+/// The rows that are meant, in the memory of a list.
+fn rows_of(wanted: LogitsFor<'_>, step: &Step, mut list: Vec<usize>) -> Result<Vec<usize>, Error> {
     let rows = step.tokens.len();
-    Ok(match wanted {
-        LogitsFor::None => Vec::new(),
-        LogitsFor::Last => step.spans.iter().map(|span| span.rows.end - 1).collect(),
-        LogitsFor::All => (0..rows).collect(),
-        LogitsFor::Rows(list) => {
-            if let Some(row) = list.iter().find(|&&row| row >= rows) {
+    list.clear();
+    match wanted {
+        LogitsFor::None => {}
+        LogitsFor::Last => list.extend(step.spans.iter().map(|span| span.rows.end - 1)),
+        LogitsFor::All => list.extend(0..rows),
+        LogitsFor::Rows(wanted) => {
+            if let Some(row) = wanted.iter().find(|&&row| row >= rows) {
                 let (found, wanted) =
                     (format!("logits of row {row}"), format!("there are {rows} rows"));
                 return Err(Error::Step { found, wanted });
             }
-            list.to_vec()
+            list.extend_from_slice(wanted);
         }
-    })
+    }
+    Ok(list)
 }
 
 /// Bytes of a file's weights by class, as they lie in the file.

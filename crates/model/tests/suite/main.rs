@@ -1,5 +1,6 @@
 //! The tests of this crate as one binary, which links once and keeps every core busy.
 
+mod allocations;
 mod common;
 mod dspark;
 mod dspark_golden;

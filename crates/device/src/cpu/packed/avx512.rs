@@ -65,7 +65,7 @@ pub(crate) struct Avx512;
 impl Simd for Avx512 {
     const LANES: usize = 16;
     const INT_ROWS: usize = 8;
-    const FLOAT_ROWS: usize = 6;
+    const FLOAT_ROWS: usize = 12;
     const PANELS: bool = true;
     type I = __m512i;
     type F = __m512;

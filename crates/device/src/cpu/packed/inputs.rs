@@ -5,6 +5,7 @@
 use super::super::isa::Isa;
 use super::super::pool::Pool;
 use ironstar_quant::Activation;
+use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::sync::Mutex;
 
@@ -124,6 +125,95 @@ pub(crate) const fn paired(i: usize) -> usize {
     i / 4 * 4 + [0, 2, 1, 3][i % 4]
 }
 
+/// Prepared rows as kernels see them: where they lie, and how many there are.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    rows: usize,
+    columns: usize,
+    activation: Option<Activation>,
+    values: *const f32,
+    narrow: *const Record32,
+    wide: *const Record256,
+    woven: *const Woven256,
+    life: PhantomData<&'a Inputs>,
+}
+
+// SAFETY: a `View` only reads, like the `&Inputs` or `&[f32]` that it was made of.
+unsafe impl Send for View<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for View<'_> {}
+
+impl<'a> View<'a> {
+    /// Rows that are multiplied as they are. Panics if `x` is not that long.
+    pub fn of_floats(x: &'a [f32], rows: usize, columns: usize) -> Self {
+        let x = &x[..rows * columns];
+        let activation = Some(Activation::F32);
+        let (values, life) = (x.as_ptr(), PhantomData);
+        let (narrow, wide, woven) = (std::ptr::null(), std::ptr::null(), std::ptr::null());
+        View { rows, columns, activation, values, narrow, wide, woven, life }
+    }
+
+    /// How many rows were prepared.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input width.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Whether these rows suit a matrix.
+    pub fn suits(&self, activation: Activation, columns: usize) -> bool {
+        self.activation == Some(activation) && self.columns == columns
+    }
+
+    /// Blocks of one row that is there, and prepared so.
+    #[inline(always)]
+    fn row<T>(&self, from: *const T, is: Activation, block: usize, row: usize) -> &'a [T] {
+        assert!(row < self.rows && self.activation == Some(is), "row {row} of {}", self.rows);
+        let blocks = self.columns / block;
+        // SAFETY: as many as that lie there for each row, initialised, as long as `'a`.
+        unsafe { std::slice::from_raw_parts(from.add(row * blocks), blocks) }
+    }
+
+    /// One row of `Activation::F32`.
+    #[inline(always)]
+    pub fn values(&self, row: usize) -> &'a [f32] {
+        self.row(self.values, Activation::F32, 1, row)
+    }
+
+    /// One row of `Activation::Int8x32`.
+    #[inline(always)]
+    pub fn narrow(&self, row: usize) -> &'a [Record32] {
+        self.row(self.narrow, Activation::Int8x32, 32, row)
+    }
+
+    /// One row of `Activation::Int8x256`.
+    #[inline(always)]
+    pub fn wide(&self, row: usize) -> &'a [Record256] {
+        self.row(self.wide, Activation::Int8x256, 256, row)
+    }
+
+    /// The same, woven.
+    #[inline(always)]
+    pub fn woven(&self, row: usize) -> &'a [Woven256] {
+        self.row(self.woven, Activation::Int8x256, 256, row)
+    }
+
+    /// One row of the activations of int8, as the scalar dots want it: codes and scales.
+    pub fn codes(&self, row: usize) -> (Vec<i8>, Vec<f32>) {
+        if self.activation == Some(Activation::Int8x32) {
+            let records = self.narrow(row);
+            let codes = records.iter().flat_map(|record| record.codes);
+            return (codes.collect(), records.iter().map(|record| record.scale).collect());
+        }
+        let records = self.wide(row);
+        let codes = records.iter().flat_map(|record| record.codes);
+        (codes.collect(), records.iter().map(|record| record.scale).collect())
+    }
+}
+
 /// Activation rows in the form that a matrix wants, shared by all matrices of equal [`Activation`].
 ///
 /// What is prepared is the same on every instruction set, bit for bit: that of
@@ -133,14 +223,12 @@ pub(crate) struct Inputs {
     rows: usize,
     columns: usize,
     activation: Option<Activation>,
-    /// [rows, columns], for `Activation::F32`
-    pub(super) values: Vec<f32>,
     /// [rows, columns / 32], for `Activation::Int8x32`
-    pub(super) narrow: Vec<Record32>,
+    narrow: Vec<Record32>,
     /// [rows, columns / 256], for `Activation::Int8x256`
-    pub(super) wide: Vec<Record256>,
+    wide: Vec<Record256>,
     /// The same, woven
-    pub(super) woven: Vec<Woven256>,
+    woven: Vec<Woven256>,
 }
 
 /// Blocks of one part of the work.
@@ -151,7 +239,7 @@ enum Blocks<'a> {
 
 impl Inputs {
     /// Takes over `rows` rows of `columns` values, quantised as `activation` says; reuses its
-    /// buffers.
+    /// buffers. Of floats there is nothing to keep: those are a [`View::of_floats`].
     ///
     /// Panics unless `columns` is whole blocks of the activation and `x` is that long.
     pub fn prepare(
@@ -180,11 +268,7 @@ impl Inputs {
         let block = activation.block().unwrap_or(1);
         assert!(columns.is_multiple_of(block), "{columns} columns in blocks of {block}");
         let blocks = match activation {
-            Activation::F32 => {
-                self.values.clear();
-                self.values.extend_from_slice(x);
-                return;
-            }
+            Activation::F32 => return,
             Activation::Int8x32 => {
                 self.narrow.resize(x.len() / block, Record32::default());
                 Blocks::Narrow(x.as_chunks().0, &mut self.narrow)
@@ -198,38 +282,18 @@ impl Inputs {
         quantise_parts(isa, pool, blocks, x.len());
     }
 
-    /// How many rows were prepared.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Input width.
-    pub fn columns(&self) -> usize {
-        self.columns
-    }
-
-    /// One row of `Activation::F32`.
-    pub fn values(&self, row: usize) -> &[f32] {
-        &self.values[row * self.columns..][..self.columns]
-    }
-
-    /// One row of the other activations, as the scalar dots want it: codes and scales.
-    pub fn codes(&self, row: usize) -> (Vec<i8>, Vec<f32>) {
-        if self.activation == Some(Activation::Int8x32) {
-            let blocks = self.columns / 32;
-            let records = &self.narrow[row * blocks..][..blocks];
-            let codes = records.iter().flat_map(|record| record.codes);
-            return (codes.collect(), records.iter().map(|record| record.scale).collect());
+    /// What was prepared.
+    pub fn view(&self) -> View<'_> {
+        View {
+            rows: self.rows,
+            columns: self.columns,
+            activation: self.activation,
+            values: std::ptr::null(),
+            narrow: self.narrow.as_ptr(),
+            wide: self.wide.as_ptr(),
+            woven: self.woven.as_ptr(),
+            life: PhantomData,
         }
-        let blocks = self.columns / 256;
-        let records = &self.wide[row * blocks..][..blocks];
-        let codes = records.iter().flat_map(|record| record.codes);
-        (codes.collect(), records.iter().map(|record| record.scale).collect())
-    }
-
-    /// Whether these rows suit a matrix.
-    pub fn suits(&self, activation: Activation, columns: usize) -> bool {
-        self.activation == Some(activation) && self.columns == columns
     }
 }
 

@@ -113,9 +113,11 @@ impl Plan {
         }
     }
 
-    /// The bytes of one row as in the file: the inverse of [`Plan::pack`].
-    pub fn unpack_row(&self, tile: &[u8], row: usize, out: &mut [u8]) {
+    /// The bytes of blocks of one row from block `first` on, as in the file: the inverse of
+    /// [`Plan::pack`].
+    pub fn unpack_row(&self, tile: &[u8], row: usize, first: usize, out: &mut [u8]) {
         self.each_field(|field, start| {
+            let start = start + first * field.count * field.unit * TILE_ROWS;
             let units = tile[start..].chunks_exact(field.unit * TILE_ROWS);
             let mut units = units.map(|rows| &rows[row * field.unit..][..field.unit]);
             for block in out.chunks_exact_mut(self.block_bytes) {

@@ -2,7 +2,7 @@
 //! block of `R` activation rows, by the expressions of the format's file in `ironstar_quant`.
 
 use super::TILE_ROWS;
-use super::inputs::{Inputs, Record32, narrow_words};
+use super::inputs::{Record32, View, narrow_words};
 use super::layout::FIELDS;
 use super::simd::{Codes, Simd, at};
 use super::tile::{FloatFormat, IntFormat};
@@ -86,8 +86,9 @@ impl IntFormat for Q8_0 {
     const BY_ROWS: bool = true;
     const LINES: usize = 8;
 
-    fn records(x: &Inputs) -> &[Record32] {
-        &x.narrow
+    #[inline(always)]
+    fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record32] {
+        x.narrow(row)
     }
 
     #[inline(always)]
@@ -191,8 +192,9 @@ impl IntFormat for Q4_0 {
     const BY_ROWS: bool = true;
     const LINES: usize = 4;
 
-    fn records(x: &Inputs) -> &[Record32] {
-        &x.narrow
+    #[inline(always)]
+    fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record32] {
+        x.narrow(row)
     }
 
     #[inline(always)]
@@ -233,8 +235,9 @@ impl IntFormat for Mxfp4 {
     const BY_ROWS: bool = true;
     const LINES: usize = 4;
 
-    fn records(x: &Inputs) -> &[Record32] {
-        &x.narrow
+    #[inline(always)]
+    fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record32] {
+        x.narrow(row)
     }
 
     #[inline(always)]

@@ -87,7 +87,8 @@ fn fill<F: IntFormat, const R: usize>(
     // `take` tells the compiler that a row is inside.
     for (row, input) in inputs.enumerate().take(R) {
         let (_, from) = part.input(group, input);
-        let records = &F::records(part.x)[from * blocks..][..blocks];
+        let records = F::records(&part.x, from);
+        assert_eq!(records.len(), blocks, "the rows have the matrix's columns");
         for (record, to) in records.iter().zip(to.chunks_exact_mut(words)) {
             // SAFETY: that many words of a record are initialised; it is aligned to words.
             let record =

@@ -2,7 +2,7 @@
 //! activation rows, by the expressions of the format's file in `ironstar_quant`.
 
 use super::TILE_ROWS;
-use super::inputs::{Inputs, Record256, WEIGHT_OFFSET, Woven256, wide_words, woven_words};
+use super::inputs::{Record256, View, WEIGHT_OFFSET, Woven256, wide_words, woven_words};
 use super::layout::FIELDS;
 use super::narrow::{bytes, half, scaled, word};
 use super::simd::{Codes, Simd, at};
@@ -46,8 +46,9 @@ impl<F: Super> IntFormat for F {
     type Record = Record256;
     const LINES: usize = F::WORDS;
 
-    fn records(x: &Inputs) -> &[Record256] {
-        &x.wide
+    #[inline(always)]
+    fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record256] {
+        x.wide(row)
     }
 
     #[inline(always)]
@@ -460,8 +461,9 @@ impl IntFormat for Iq2Xxs {
     type Record = Woven256;
     const LINES: usize = 16;
 
-    fn records(x: &Inputs) -> &[Woven256] {
-        &x.woven
+    #[inline(always)]
+    fn records<'a>(x: &View<'a>, row: usize) -> &'a [Woven256] {
+        x.woven(row)
     }
 
     #[inline(always)]

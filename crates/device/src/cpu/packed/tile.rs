@@ -1,7 +1,7 @@
 //! The loops around a tile kernel: tiles, groups, activation rows, shards, and where results go.
 
 use super::TILE_ROWS;
-use super::inputs::{Inputs, Words};
+use super::inputs::{View, Words};
 use super::layout::{FIELDS, LINE, Plan};
 use super::panel::{PANEL_ROWS, Panels, kernel_rows};
 use super::simd::{Simd, TileKernel};
@@ -48,7 +48,7 @@ pub(crate) struct Part<'a> {
     /// Input row (or pick) j meets the rows of group j mod `groups`.
     pub groups: usize,
     /// Input rows.
-    pub x: &'a Inputs,
+    pub x: View<'a>,
     /// Which of them; `None` means all.
     pub picks: Option<&'a [u32]>,
     /// Of each group's inputs, these: at most [`INPUTS`].
@@ -77,8 +77,8 @@ pub(crate) trait IntFormat {
     /// Cache lines of a tile's first field that a block takes.
     const LINES: usize;
 
-    /// The blocks of all rows.
-    fn records(x: &Inputs) -> &[Self::Record];
+    /// The blocks of a row.
+    fn records<'a>(x: &View<'a>, row: usize) -> &'a [Self::Record];
 
     /// Advances the accumulators by one block, by the expression of the format's file in
     /// `ironstar_quant`. Must be `#[inline(always)]`.
@@ -138,6 +138,20 @@ const RESIDENT: usize = 24 << 10;
 /// Shards of the inputs of a part, until they are added.
 type Shards<S> = [[MaybeUninit<<S as Simd>::F>; SHARDS]; INPUTS];
 
+/// Where the shards of inputs go, input after input.
+///
+/// A pass over all shards of some inputs stores what comes of them at once, and the next inputs use
+/// the same memory, which stays in the first-level cache; else the shards wait for each other.
+struct Gather<'a, S: Simd> {
+    all: &'a mut Shards<S>,
+    /// The next input of the part.
+    next: usize,
+    /// The shards of a pass.
+    shards: Range<usize>,
+    /// Whether those are all.
+    whole: bool,
+}
+
 /// One vector of rows of one group of a part.
 struct Vector<'a> {
     part: &'a Part<'a>,
@@ -154,16 +168,13 @@ struct Vector<'a> {
 }
 
 /// Calls `f` for every vector of rows and each group that has rows in it: for as many shards at a
-/// time as stay in the first-level cache. Then stores what came out.
+/// time as stay in the first-level cache. Then stores what came out, if `f` has not yet.
 ///
 /// # Safety
 /// The machine has `S`; the invariants of `Part`; `f` writes the shards that it is asked for of
 /// every input of the part.
 #[inline(always)]
-unsafe fn each_vector<S: Simd>(
-    part: &Part<'_>,
-    f: unsafe fn(&Vector<'_>, Range<usize>, &mut Shards<S>),
-) {
+unsafe fn each_vector<S: Simd>(part: &Part<'_>, f: unsafe fn(&Vector<'_>, Gather<'_, S>)) {
     let group_rows = part.rows / part.groups;
     let step = (RESIDENT * SHARDS / part.plan.tile_bytes.max(1)).clamp(1, SHARDS);
     assert!(part.inputs.len() <= INPUTS, "{} inputs in a part", part.inputs.len());
@@ -191,18 +202,46 @@ unsafe fn each_vector<S: Simd>(
                 let vector = Vector { part, fields, group, first, lanes, shard_starts };
                 // SAFETY: the caller's promise; in the end all shards of every input are there.
                 unsafe {
+                    let (next, whole) = (part.inputs.start, step >= part.shards);
                     for first in (0..part.shards).step_by(step) {
-                        f(&vector, first..(first + step).min(part.shards), &mut scratch);
+                        let shards = first..(first + step).min(part.shards);
+                        f(&vector, Gather { all: &mut scratch, next, shards, whole });
                     }
-                    // By number: the steps of a zipped iterator stay calls here.
-                    let mut at = 0;
-                    while at < part.inputs.len() {
-                        vector.emit::<S>(part.inputs.start + at, &scratch[at]);
-                        at += 1;
+                    if !whole {
+                        vector.emit_all::<S>(next, &scratch[..part.inputs.len()]);
                     }
                 }
             }
         }
+    }
+}
+
+impl<S: Simd> Gather<'_, S> {
+    /// How many inputs have not been taken.
+    #[inline(always)]
+    fn len(&self, vector: &Vector<'_>) -> usize {
+        vector.part.inputs.end - self.next
+    }
+
+    /// Where the shards of the next `count` inputs go.
+    #[inline(always)]
+    fn slots(&mut self, vector: &Vector<'_>, count: usize) -> &mut [[MaybeUninit<S::F>; SHARDS]] {
+        let at = if self.whole { 0 } else { self.next - vector.part.inputs.start };
+        &mut self.all[at..at + count]
+    }
+
+    /// Goes on behind the next `count` inputs.
+    ///
+    /// # Safety
+    /// The machine has `S`; the vector is that of this pass; all shards of the pass have been
+    /// written to their [`Gather::slots`].
+    #[inline(always)]
+    unsafe fn done(&mut self, vector: &Vector<'_>, count: usize) {
+        if self.whole {
+            // SAFETY: the caller's promise.
+            unsafe { vector.emit_all::<S>(self.next, &self.all[..count]) };
+        }
+        self.next += count;
     }
 }
 
@@ -213,13 +252,28 @@ impl Vector<'_> {
         self.part.input(self.group, input)
     }
 
+    /// [`Vector::emit`] of some inputs from `first` on.
+    ///
+    /// # Safety
+    /// As for [`Vector::emit`].
+    #[inline(always)]
+    unsafe fn emit_all<S: Simd>(&self, first: usize, shards: &[[MaybeUninit<S::F>; SHARDS]]) {
+        // By number: the steps of a zipped iterator stay calls here.
+        let mut at = 0;
+        while at < shards.len() {
+            // SAFETY: the caller's promise.
+            unsafe { self.emit::<S>(first + at, &shards[at]) };
+            at += 1;
+        }
+    }
+
     /// Stores the shards of one input.
     ///
     /// # Safety
     /// The machine has `S`; the invariants of `Part`; all shards have been written.
     #[inline(always)]
     unsafe fn emit<S: Simd>(&self, input: usize, shards: &[MaybeUninit<S::F>; SHARDS]) {
-        let (sink, (at, _)) = (&self.part.sink, self.input(input));
+        let (sink, at) = (&self.part.sink, input * self.part.groups + self.group);
         if self.part.shards != SHARDS {
             // SAFETY: the caller's promise.
             return unsafe { self.emit_part::<S>(input, shards) };
@@ -252,7 +306,7 @@ impl Vector<'_> {
     /// As for [`Vector::emit`]; the first `shards` have been written.
     #[inline(always)]
     unsafe fn emit_part<S: Simd>(&self, input: usize, shards: &[MaybeUninit<S::F>; SHARDS]) {
-        let (count, (at, _)) = (self.part.shards, self.input(input));
+        let (count, at) = (self.part.shards, input * self.part.groups + self.group);
         // SAFETY: the machine has `S`.
         let mut s = [unsafe { S::zero() }; SHARDS];
         for (s, shard) in s.iter_mut().zip(shards).take(count) {
@@ -303,80 +357,70 @@ impl Vector<'_> {
 /// # Safety
 /// The machine has `S`; the vector is one of a part, which has its invariants.
 #[inline(always)]
-unsafe fn int_inputs<S: Simd, F: IntFormat>(
-    vector: &Vector<'_>,
-    shards: Range<usize>,
-    scratch: &mut Shards<S>,
-) {
-    let mut inputs = vector.part.inputs.clone();
-    let mut scratch = &mut scratch[..];
+unsafe fn int_inputs<S: Simd, F: IntFormat>(vector: &Vector<'_>, mut to: Gather<'_, S>) {
     if S::PANELS {
         if let Some(panels) = &vector.part.panels {
             // SAFETY: the caller's promise; the panels are those of the part's inputs.
-            return unsafe { int_panels::<S, F>(vector, panels, shards, scratch) };
+            return unsafe { int_panels::<S, F>(vector, panels, to) };
         }
         // A small part: kernels for a few rows do.
         // SAFETY: the caller's promise; inputs stay in the part's range.
         unsafe {
-            while inputs.len() >= 3 {
-                scratch = int_rows::<S, F, 4>(vector, &mut inputs, &shards, scratch);
+            while to.len(vector) >= 3 {
+                int_rows::<S, F, 4>(vector, &mut to);
             }
         }
     }
     // SAFETY: the caller's promise; inputs stay in the part's range.
     unsafe {
-        while S::INT_ROWS >= 16 && F::BY_ROWS && inputs.len() >= 16 {
-            scratch = int_rows::<S, F, 16>(vector, &mut inputs, &shards, scratch);
+        while S::INT_ROWS >= 16 && F::BY_ROWS && to.len(vector) >= 16 {
+            int_rows::<S, F, 16>(vector, &mut to);
         }
         // What is left over is filled up to the next kernel: a weight is decoded once for all of
         // them, and that costs more than a row or two.
-        while S::INT_ROWS >= 8 && !S::PANELS && inputs.len() >= 7 {
-            scratch = int_rows::<S, F, 8>(vector, &mut inputs, &shards, scratch);
+        while S::INT_ROWS >= 8 && !S::PANELS && to.len(vector) >= 7 {
+            int_rows::<S, F, 8>(vector, &mut to);
         }
-        if S::INT_ROWS >= 8 && !S::PANELS && inputs.len() >= 5 {
-            scratch = int_rows::<S, F, 6>(vector, &mut inputs, &shards, scratch);
+        if S::INT_ROWS >= 8 && !S::PANELS && to.len(vector) >= 5 {
+            int_rows::<S, F, 6>(vector, &mut to);
         }
-        while !S::PANELS && inputs.len() >= 3 {
-            scratch = int_rows::<S, F, 4>(vector, &mut inputs, &shards, scratch);
+        while !S::PANELS && to.len(vector) >= 3 {
+            int_rows::<S, F, 4>(vector, &mut to);
         }
-        if inputs.len() == 2 {
-            scratch = int_rows::<S, F, 2>(vector, &mut inputs, &shards, scratch);
+        if to.len(vector) == 2 {
+            int_rows::<S, F, 2>(vector, &mut to);
         }
-        if !inputs.is_empty() {
-            int_rows::<S, F, 1>(vector, &mut inputs, &shards, scratch);
+        if to.len(vector) > 0 {
+            int_rows::<S, F, 1>(vector, &mut to);
         }
     }
 }
 
-/// The first `R` inputs, or all where there are fewer: then the last one is done again in the
-/// places that are left, and nothing is kept of that. Takes them off and returns the scratch of the
-/// others.
+/// The next `R` inputs, or all where there are fewer: then the last one is done again in the places
+/// that are left, and nothing is kept of that.
 ///
 /// # Safety
 /// As for [`int_inputs`].
 #[inline(always)]
-unsafe fn int_rows<'a, S: Simd, F: IntFormat, const R: usize>(
+unsafe fn int_rows<S: Simd, F: IntFormat, const R: usize>(
     vector: &Vector<'_>,
-    inputs: &mut Range<usize>,
-    shards: &Range<usize>,
-    scratch: &'a mut [[MaybeUninit<S::F>; SHARDS]],
-) -> &'a mut [[MaybeUninit<S::F>; SHARDS]] {
-    let records = F::records(vector.part.x);
+    to: &mut Gather<'_, S>,
+) {
     let blocks = vector.part.plan.blocks;
-    let count = inputs.len().min(R);
+    let (count, shards) = (to.len(vector).min(R), to.shards.clone());
+    let start = to.next;
     let rows: [_; R] = std::array::from_fn(|r| {
-        let (_, row) = vector.input(inputs.start + r.min(count - 1));
-        records[row * blocks..][..blocks].as_ptr().cast()
+        let (_, row) = vector.input(start + r.min(count - 1));
+        F::records(&vector.part.x, row)[..blocks].as_ptr().cast()
     });
-    let first = inputs.start == vector.part.inputs.start;
-    inputs.start += count;
-    let (to, rest) = scratch.split_at_mut(count);
-    // SAFETY: the machine has `S`; a row has `blocks` records by the slices above.
+    let (record, first) = (size_of::<F::Record>(), start == vector.part.inputs.start);
+    // SAFETY: the machine has `S`; a row has `blocks` records by the slices above; all shards of
+    // the pass are written.
     unsafe {
-        let record = size_of::<F::Record>();
-        int_shards::<S, F, R, 1>(vector, rows, record, first, shards.clone(), to);
+        let slots = to.slots(vector, count);
+        int_shards::<S, F, R, 1>(vector, rows, record, first, shards, slots);
+        to.done(vector, count);
     }
-    rest
 }
 
 /// All inputs of a part from their panels.
@@ -387,38 +431,33 @@ unsafe fn int_rows<'a, S: Simd, F: IntFormat, const R: usize>(
 unsafe fn int_panels<S: Simd, F: IntFormat>(
     vector: &Vector<'_>,
     panels: &Panels<'_>,
-    shards: Range<usize>,
-    scratch: &mut [[MaybeUninit<S::F>; SHARDS]],
+    mut to: Gather<'_, S>,
 ) {
-    let mut scratch = scratch;
     let mut from = panels.of_group(vector.group);
-    let mut left = vector.part.inputs.len();
-    let mut first = true;
-    while left > 0 {
-        let count = left.min(PANEL_ROWS);
-        let to;
-        (to, scratch) = scratch.split_at_mut(count);
-        let (shards, from_rows) = (shards.clone(), from);
+    loop {
+        let count = to.len(vector).min(PANEL_ROWS);
+        if count == 0 {
+            return;
+        }
         // SAFETY: the caller's promise.
         unsafe {
             match kernel_rows(count) {
-                2 => int_panel::<S, F, 2>(vector, from_rows, first, shards, to),
-                3 => int_panel::<S, F, 3>(vector, from_rows, first, shards, to),
-                4 => int_panel::<S, F, 4>(vector, from_rows, first, shards, to),
-                6 => int_panel::<S, F, 6>(vector, from_rows, first, shards, to),
-                8 => int_panel::<S, F, 8>(vector, from_rows, first, shards, to),
-                10 => int_panel::<S, F, 10>(vector, from_rows, first, shards, to),
-                _ => int_panel::<S, F, PANEL_ROWS>(vector, from_rows, first, shards, to),
+                2 => int_panel::<S, F, 2>(vector, from, count, &mut to),
+                3 => int_panel::<S, F, 3>(vector, from, count, &mut to),
+                4 => int_panel::<S, F, 4>(vector, from, count, &mut to),
+                6 => int_panel::<S, F, 6>(vector, from, count, &mut to),
+                8 => int_panel::<S, F, 8>(vector, from, count, &mut to),
+                10 => int_panel::<S, F, 10>(vector, from, count, &mut to),
+                _ => int_panel::<S, F, PANEL_ROWS>(vector, from, count, &mut to),
             }
         }
-        (left, first) = (left - count, false);
-        if left > 0 {
+        if to.len(vector) > 0 {
             from = &from[PANEL_ROWS * vector.part.plan.blocks * F::Record::WORDS..];
         }
     }
 }
 
-/// One panel of `R` rows, of which as many count as `to` has places.
+/// One panel of `R` rows, the first `count` of which count.
 ///
 /// # Safety
 /// As for [`int_inputs`].
@@ -426,9 +465,8 @@ unsafe fn int_panels<S: Simd, F: IntFormat>(
 unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize>(
     vector: &Vector<'_>,
     from: &[u32],
-    first: bool,
-    shards: Range<usize>,
-    to: &mut [[MaybeUninit<S::F>; SHARDS]],
+    count: usize,
+    to: &mut Gather<'_, S>,
 ) {
     let record = F::Record::WORDS * 4 * R;
     let from = from[..vector.part.plan.blocks * F::Record::WORDS * R].as_ptr().cast::<u8>();
@@ -436,8 +474,14 @@ unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize>(
     for (r, row) in rows.iter_mut().enumerate() {
         *row = from.wrapping_add(4 * r);
     }
-    // SAFETY: the machine has `S`; the panel has all blocks by the slice above.
-    unsafe { int_shards::<S, F, R, R>(vector, rows, record, first, shards, to) }
+    let (shards, first) = (to.shards.clone(), to.next == vector.part.inputs.start);
+    // SAFETY: the machine has `S`; the panel has all blocks by the slice above; all shards of the
+    // pass are written.
+    unsafe {
+        let slots = to.slots(vector, count);
+        int_shards::<S, F, R, R>(vector, rows, record, first, shards, slots);
+        to.done(vector, count);
+    }
 }
 
 /// Some shards of `R` rows whose blocks lie `record` bytes apart; the first of them count. Asks for
@@ -487,26 +531,23 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
 /// # Safety
 /// As for [`int_inputs`].
 #[inline(always)]
-unsafe fn float_inputs<S: Simd, F: FloatFormat>(
-    vector: &Vector<'_>,
-    shards: Range<usize>,
-    scratch: &mut Shards<S>,
-) {
-    let mut inputs = vector.part.inputs.clone();
-    let mut scratch = &mut scratch[..];
+unsafe fn float_inputs<S: Simd, F: FloatFormat>(vector: &Vector<'_>, mut to: Gather<'_, S>) {
     // SAFETY: the caller's promise; inputs stay in the part's range.
     unsafe {
-        while S::FLOAT_ROWS >= 6 && inputs.len() >= 6 {
-            scratch = float_halves::<S, F, 6>(vector, &mut inputs, &shards, scratch);
+        while S::FLOAT_ROWS >= 12 && to.len(vector) >= 12 {
+            float_rows::<S, F, 12, 2>(vector, &mut to);
         }
-        while S::FLOAT_ROWS >= 3 && inputs.len() >= 3 {
-            scratch = float_rows::<S, F, 3>(vector, &mut inputs, &shards, scratch);
+        while S::FLOAT_ROWS >= 6 && to.len(vector) >= 6 {
+            float_rows::<S, F, 6, 4>(vector, &mut to);
         }
-        while S::FLOAT_ROWS >= 2 && inputs.len() >= 2 {
-            scratch = float_rows::<S, F, 2>(vector, &mut inputs, &shards, scratch);
+        while S::FLOAT_ROWS >= 3 && to.len(vector) >= 3 {
+            float_rows::<S, F, 3, 8>(vector, &mut to);
         }
-        while !inputs.is_empty() {
-            scratch = float_rows::<S, F, 1>(vector, &mut inputs, &shards, scratch);
+        while S::FLOAT_ROWS >= 2 && to.len(vector) >= 2 {
+            float_rows::<S, F, 2, 8>(vector, &mut to);
+        }
+        while to.len(vector) > 0 {
+            float_rows::<S, F, 1, 8>(vector, &mut to);
         }
     }
 }
@@ -517,100 +558,75 @@ fn shard_elements(columns: usize, shards: usize, shard: usize) -> Range<usize> {
     (units.start * 32).min(columns)..(units.end * 32).min(columns)
 }
 
-/// The first `R` inputs, eight accumulators each: one for each element index mod 8. Takes them off
-/// and returns the scratch of the others.
+/// The next `R` inputs, an accumulator for each element index mod 8, `L` of the eight at a time: the
+/// fewer there are, the more inputs meet a loaded weight. Their tree adds neighbours first, so a
+/// pass of two or four of them is done when it ends.
 ///
 /// # Safety
 /// As for [`int_inputs`].
 #[inline(always)]
-unsafe fn float_rows<'a, S: Simd, F: FloatFormat, const R: usize>(
+unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
     vector: &Vector<'_>,
-    inputs: &mut Range<usize>,
-    shards: &Range<usize>,
-    scratch: &'a mut [[MaybeUninit<S::F>; SHARDS]],
-) -> &'a mut [[MaybeUninit<S::F>; SHARDS]] {
+    to: &mut Gather<'_, S>,
+) {
     let x = vector.part.x;
-    let values: [_; R] =
-        std::array::from_fn(|r| x.values(vector.input(inputs.start + r).1).as_ptr());
-    inputs.start += R;
-    let (to, rest) = scratch.split_at_mut(R);
-    // SAFETY: the machine has `S`; elements are below `columns`, as many as values and tile have.
+    let (start, shards) = (to.next, to.shards.clone());
+    let values: [_; R] = std::array::from_fn(|r| x.values(vector.input(start + r).1).as_ptr());
+    // SAFETY: the machine has `S`; elements are below `columns`, as many as values and tile have;
+    // all shards of the pass are written.
     unsafe {
-        for shard in shards.clone() {
+        let slots = to.slots(vector, R);
+        for shard in shards {
             let elements = shard_elements(x.columns(), vector.part.shards, shard);
-            let mut acc = [[S::zero(); 8]; R];
-            let mut k = elements.start;
-            while k + 8 <= elements.end {
-                for lane in 0..8 {
-                    float_step::<S, F, R, 8>(vector, &values, k + lane, lane, &mut acc);
+            float_shard::<S, F, R, L>(vector, &values, elements, shard, slots);
+        }
+        to.done(vector, R);
+    }
+}
+
+/// One shard of [`float_rows`].
+///
+/// # Safety
+/// The machine has `S`; the elements are in the tile and in the values.
+#[inline(always)]
+unsafe fn float_shard<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
+    vector: &Vector<'_>,
+    values: &[*const f32; R],
+    elements: Range<usize>,
+    shard: usize,
+    to: &mut [[MaybeUninit<S::F>; SHARDS]],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Sums of two neighbouring accumulators, of four of them in the first one's place.
+        let mut pairs = [[S::zero(); 4]; R];
+        for lanes in 0..8 / L {
+            let mut acc = [[S::zero(); L]; R];
+            let mut k = elements.start + lanes * L;
+            while k + L <= elements.end {
+                for lane in 0..L {
+                    float_step::<S, F, R, L>(vector, values, k + lane, lane, &mut acc);
                 }
                 k += 8;
             }
-            for lane in 0..8 {
+            for lane in 0..L {
                 if k + lane < elements.end {
-                    float_step::<S, F, R, 8>(vector, &values, k + lane, lane, &mut acc);
+                    float_step::<S, F, R, L>(vector, values, k + lane, lane, &mut acc);
                 }
             }
-            for (to, a) in to.iter_mut().zip(&acc) {
-                // Written out, as in `emit`.
-                let low = S::add_f32(S::add_f32(a[0], a[1]), S::add_f32(a[2], a[3]));
-                let high = S::add_f32(S::add_f32(a[4], a[5]), S::add_f32(a[6], a[7]));
-                to[shard].write(S::add_f32(low, high));
-            }
-        }
-    }
-    rest
-}
-
-/// [`float_rows`] in two passes of four lanes each, so that the registers hold twice as many inputs
-/// and a loaded weight meets all of them. The tree adds four lanes first anyway.
-///
-/// # Safety
-/// As for [`int_inputs`].
-#[inline(always)]
-unsafe fn float_halves<'a, S: Simd, F: FloatFormat, const R: usize>(
-    vector: &Vector<'_>,
-    inputs: &mut Range<usize>,
-    shards: &Range<usize>,
-    scratch: &'a mut [[MaybeUninit<S::F>; SHARDS]],
-) -> &'a mut [[MaybeUninit<S::F>; SHARDS]] {
-    let x = vector.part.x;
-    let values: [_; R] =
-        std::array::from_fn(|r| x.values(vector.input(inputs.start + r).1).as_ptr());
-    inputs.start += R;
-    let (to, rest) = scratch.split_at_mut(R);
-    // SAFETY: the machine has `S`; elements are below `columns`, as many as values and tile have.
-    unsafe {
-        for shard in shards.clone() {
-            let elements = shard_elements(x.columns(), vector.part.shards, shard);
-            let mut low = [S::zero(); R];
-            for half in [0, 4] {
-                let mut acc = [[S::zero(); 4]; R];
-                let mut k = elements.start + half;
-                while k + 4 <= elements.end {
-                    for lane in 0..4 {
-                        float_step::<S, F, R, 4>(vector, &values, k + lane, lane, &mut acc);
-                    }
-                    k += 8;
-                }
-                for lane in 0..4 {
-                    if k + lane < elements.end {
-                        float_step::<S, F, R, 4>(vector, &values, k + lane, lane, &mut acc);
-                    }
-                }
-                for ((to, low), a) in to.iter_mut().zip(&mut low).zip(&acc) {
-                    // Written out, as in `emit`.
-                    let sum = S::add_f32(S::add_f32(a[0], a[1]), S::add_f32(a[2], a[3]));
-                    if half == 0 {
-                        *low = sum;
-                    } else {
-                        to[shard].write(S::add_f32(*low, sum));
-                    }
+            for (pairs, acc) in pairs.iter_mut().zip(&acc) {
+                for pair in 0..L / 2 {
+                    pairs[lanes * L / 2 + pair] = S::add_f32(acc[2 * pair], acc[2 * pair + 1]);
                 }
             }
         }
+        // By number and written out, as in `emit`.
+        for r in 0..R {
+            let p = pairs[r];
+            let (low, high) = (S::add_f32(p[0], p[1]), S::add_f32(p[2], p[3]));
+            to[r][shard].write(S::add_f32(low, high));
+        }
     }
-    rest
 }
 
 /// Element `k` of `R` inputs.

@@ -166,6 +166,14 @@ fn inputs(pool: &Pool, activation: Activation, x: &[f32], columns: usize) -> Inp
     inputs
 }
 
+/// The same rows as a matrix of that activation wants them.
+fn view<'a>(inputs: &'a Inputs, activation: Activation, x: &'a [f32], columns: usize) -> View<'a> {
+    match activation {
+        Activation::F32 => View::of_floats(x, x.len() / columns, columns),
+        _ => inputs.view(),
+    }
+}
+
 fn output(planes: usize, out: &mut [f32]) -> Output<'_> {
     match planes {
         1 => Output::Tree(out),
@@ -193,12 +201,14 @@ fn check_width(format: Format, columns: usize, float_products: bool, wild: bool)
                 if isa == Isa::Scalar && n > 3 {
                     continue; // the definition against itself
                 }
-                let x = inputs(&pool, weights.activation(), &x[..n * columns], columns);
+                let x = &x[..n * columns];
+                let made = inputs(&pool, weights.activation(), x, columns);
+                let x = view(&made, weights.activation(), x, columns);
                 let mut out = vec![f32::NAN; n * rows];
                 let out_tree = Output::Tree(&mut out);
                 let (stack, groups, picks) = (0, 1, None);
-                let job = Job { weights: &weights, stack, groups, x: &x, picks, out: out_tree };
-                products(&pool, &mut [job]);
+                let job = Job { weights: &weights, stack, groups, x, picks, out: out_tree };
+                products(&pool, [job]);
                 let wanted: Vec<f32> = wanted[..n]
                     .iter()
                     .flat_map(|rows_of| rows_of[..rows].iter().map(tree8))
@@ -234,12 +244,13 @@ fn more_inputs_than_a_part_takes() {
             let source = source(format, rows, columns, 1, &bytes);
             let weights = Weights::new(&source, &config(isa, false), &pool, &mut Packed::default())
                 .expect("fits");
-            let x = inputs(&pool, weights.activation(), &x, columns);
+            let made = inputs(&pool, weights.activation(), &x, columns);
+            let x = view(&made, weights.activation(), &x, columns);
             let mut out = vec![f32::NAN; n * rows];
             let out_tree = Output::Tree(&mut out);
             let (stack, groups, picks) = (0, 1, None);
-            let job = Job { weights: &weights, stack, groups, x: &x, picks, out: out_tree };
-            products(&pool, &mut [job]);
+            let job = Job { weights: &weights, stack, groups, x, picks, out: out_tree };
+            products(&pool, [job]);
             assert_same(&out, &wanted, &(format, isa));
         }
     }
@@ -295,12 +306,13 @@ fn extremes_of_integers_do_not_overflow() {
                     let weights =
                         Weights::new(&source, &config(isa, false), &pool, &mut Packed::default())
                             .expect("fits");
-                    let x = inputs(&pool, weights.activation(), &x, 512);
+                    let made = inputs(&pool, weights.activation(), &x, 512);
+                    let x = view(&made, weights.activation(), &x, 512);
                     let mut out = [0.0];
                     let out_tree = Output::Tree(&mut out);
                     let (stack, groups, picks) = (0, 1, None);
-                    let job = Job { weights: &weights, stack, groups, x: &x, picks, out: out_tree };
-                    products(&pool, &mut [job]);
+                    let job = Job { weights: &weights, stack, groups, x, picks, out: out_tree };
+                    products(&pool, [job]);
                     assert_same(&out, &[tree8(&wanted[0][0])], &(format, isa, fill, sign));
                 }
             }
@@ -435,7 +447,7 @@ fn inputs_are_those_of_the_definition() {
             let mut inputs = Inputs::default();
             inputs.prepare_on(isa, &Pool::new(2), activation, &x, 5, 512);
             for row in 0..5 {
-                let found = inputs.codes(row);
+                let found = inputs.view().codes(row);
                 assert_eq!(found.0, &codes[row * 512..][..512], "{isa:?}");
                 let scales = &scales[row * (512 / block)..][..512 / block];
                 assert_same(&found.1, scales, &(isa, block));
@@ -452,7 +464,7 @@ fn inputs_do_not_depend_on_threads_or_what_was_there() {
         let mut many = inputs(&Pool::new(3), activation, &random_inputs(80, 2048, 2), 2048);
         many.prepare(&Pool::new(3), activation, &x, 64, 1024);
         for row in 0..64 {
-            assert_eq!(alone.codes(row), many.codes(row));
+            assert_eq!(alone.view().codes(row), many.view().codes(row));
         }
     }
 }
@@ -521,19 +533,20 @@ fn run_case(
     let weights =
         Weights::new(&source, &config(isa, case.float_products), pool, &mut Packed::default())
             .expect("fits");
-    let x = inputs(pool, weights.activation(), x, columns);
+    let made = inputs(pool, weights.activation(), x, columns);
+    let x = view(&made, weights.activation(), x, columns);
     let count = case.picks.as_ref().map_or(case.inputs, Vec::len);
     let size = count * case.planes * case.group_rows;
     let mut out = vec![f32::NAN; case.stack * size];
     let mut rest = &mut out[..];
-    let mut jobs: Vec<_> = (0..case.stack)
+    let jobs: Vec<_> = (0..case.stack)
         .map(|stack| {
             let out = rest.split_off_mut(..size).expect("the size is that of all");
             let (weights, groups, picks) = (&weights, case.groups, case.picks.as_deref());
-            Job { weights, stack, groups, x: &x, picks, out: output(case.planes, out) }
+            Job { weights, stack, groups, x, picks, out: output(case.planes, out) }
         })
         .collect();
-    products(pool, &mut jobs);
+    products(pool, jobs);
     out
 }
 

@@ -12,6 +12,7 @@ use crate::cpu::math::exp;
 use crate::cpu::pool::Pool;
 use crate::cpu::rope::{RowTable, rotate_back};
 use crate::cpu::share::{Pieces, RowPieces, Rows};
+use crate::cpu::spare::Spare;
 use crate::cpu::steps;
 use crate::cpu::store::{Ask, Data};
 use crate::cpu::wide::Wide;
@@ -35,6 +36,16 @@ const LANES: usize = 16;
 
 const FLOATS: [Element; 2] = [Element::F32, Element::Bf16];
 
+/// A ring and the compressed rows of a span.
+type Held = (Ref<'static, Data>, Option<Ref<'static, Data>>);
+
+/// Memory of attention's lists.
+#[derive(Default)]
+pub(super) struct Scratch {
+    held: Spare<Held>,
+    spans: Spare<SpanKeys<'static>>,
+}
+
 /// What a span's rows may see.
 struct SpanKeys<'a> {
     ring: Rows<'a>,
@@ -46,7 +57,7 @@ struct Plan<'a> {
     q: &'a [f32],
     kv: Rows<'a>,
     sinks: &'a [f32],
-    spans: Vec<SpanKeys<'a>>,
+    spans: &'a [SpanKeys<'a>],
     rows: &'a steps::Rows,
     window: usize,
     mutual: bool,
@@ -446,7 +457,7 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         }
         None => None,
     };
-    let mut held: Vec<(Ref<'_, Data>, Option<Ref<'_, Data>>)> = Vec::with_capacity(a.rings.len());
+    let mut held: Vec<(Ref<'_, Data>, Option<Ref<'_, Data>>)> = cpu.scratch.attention.held.list();
     for (index, span) in cpu.rows.spans.iter().enumerate() {
         let len = size(&[a.capacity, width]);
         let ring = cpu.store.data(ask("ring"), a.rings[index], &FLOATS, len)?;
@@ -457,10 +468,11 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         });
         held.push((ring, compressed.transpose()?));
     }
-    let spans = held.iter().map(|(ring, compressed)| SpanKeys {
+    let mut spans = cpu.scratch.attention.spans.list();
+    spans.extend(held.iter().map(|(ring, compressed)| SpanKeys {
         ring: Rows::new(ring),
         compressed: compressed.as_deref().map_or(Rows::F32(&[]), Rows::new),
-    });
+    }));
     let top_k = choice.as_ref().map(|(_, top_k)| *top_k);
     let count = |row: usize| {
         let (t, span) = (cpu.rows.positions[row], &cpu.rows.spans[cpu.rows.span_of[row]]);
@@ -481,7 +493,7 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         q: &q,
         kv: Rows::new(&kv),
         sinks: &sinks,
-        spans: spans.collect(),
+        spans: &spans,
         rows: &cpu.rows,
         window: a.window,
         mutual: a.mutual,
@@ -503,6 +515,8 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         Isa::Avx512 | Isa::Amx => run::<Avx512, 4, 4>(&cpu.pool, cpu.isa, parts, items, plan),
         _ => run::<[f32; 16], 1, 1>(&cpu.pool, cpu.isa, parts, items, plan),
     }
+    cpu.scratch.attention.spans.keep(spans);
+    cpu.scratch.attention.held.keep(held);
     Ok(())
 }
 

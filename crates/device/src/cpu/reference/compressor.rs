@@ -7,13 +7,29 @@ use crate::cpu::lanes::rms_norm_in_place;
 use crate::cpu::math::exp;
 use crate::cpu::rope::{RowTable, rotate};
 use crate::cpu::share::{Pieces, RowPieces};
-use crate::cpu::store::Ask;
-use crate::cpu::{Cpu, check, size};
+use crate::cpu::spare::Spare;
+use crate::cpu::store::{Ask, Data};
+use crate::cpu::{Cpu, check, reference, size};
 use crate::{Compress, Element, Error, RowKind, Span};
 use ironstar_quant::{fp4, fp8, hadamard};
+use std::cell::{Ref, RefMut};
 use std::ops::Range;
 
 const OPERATION: &str = "compress";
+
+/// Values and scores of a state's ring.
+type Ring = (Ref<'static, [f32]>, Ref<'static, [f32]>);
+
+/// Memory of the compressors' lists.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// Groups that close: (span, group).
+    groups: Vec<(usize, usize)>,
+    rings: Spare<Ring>,
+    outs: Spare<RefMut<'static, Data>>,
+    tokens: Spare<Tokens<'static>>,
+    pieces: Spare<RowPieces<'static>>,
+}
 
 /// Groups of a span that close in this step.
 fn closing(span: &Span, ratio: usize) -> Range<usize> {
@@ -77,12 +93,12 @@ struct Rule<'a> {
 
 struct Groups<'a> {
     rule: Rule<'a>,
-    tokens: Vec<Tokens<'a>>,
+    tokens: &'a [Tokens<'a>],
     /// (span, group)
     groups: &'a [(usize, usize)],
     /// A row and its rotation a part.
     scratch: Pieces<'a, f32>,
-    out: Vec<RowPieces<'a>>,
+    out: &'a [RowPieces<'a>],
 }
 
 impl Kernel for Groups<'_> {
@@ -193,7 +209,7 @@ fn check_shape(cpu: &Cpu, a: &Compress<'_>) -> Result<(), Error> {
             OPERATION,
             size(&[groups, per_row]) <= state.rows.len,
             || format!("room for {} rows", state.rows.len / per_row),
-            &format!("{groups} are needed at this position"),
+            format_args!("{groups} are needed at this position"),
         )?;
     }
     Ok(())
@@ -251,7 +267,7 @@ fn close_groups(cpu: &mut Cpu, a: &Compress<'_>) -> Result<(), Error> {
     let values = cpu.store.f32(ask("values"), a.values, size(&[n, width]))?;
     let scores = cpu.store.f32(ask("scores"), a.scores, size(&[n, width]))?;
     let norm = cpu.store.f32(ask("norm"), a.norm, a.width)?;
-    let scratch = &mut cpu.scratch;
+    let reference::Scratch { compressor: scratch, parts: rows, .. } = &mut cpu.scratch;
     scratch.groups.clear();
     for (index, span) in cpu.rows.spans.iter().enumerate() {
         scratch.groups.extend(closing(span, a.ratio).map(|group| (index, group)));
@@ -260,7 +276,7 @@ fn close_groups(cpu: &mut Cpu, a: &Compress<'_>) -> Result<(), Error> {
     if items == 0 {
         return Ok(());
     }
-    let (mut rings, mut outs) = (Vec::new(), Vec::new());
+    let (mut rings, mut outs) = (scratch.rings.list(), scratch.outs.list());
     for state in a.states {
         let ring = size(&[state.capacity, width]);
         rings.push((
@@ -271,7 +287,8 @@ fn close_groups(cpu: &mut Cpu, a: &Compress<'_>) -> Result<(), Error> {
         outs.push(cpu.store.data_mut(ask("state.rows"), state.rows, &elements, 0)?);
     }
     let states = rings.iter().zip(a.states).zip(&cpu.rows.spans);
-    let tokens = states.map(|(((ring_values, ring_scores), state), span)| Tokens {
+    let mut tokens = scratch.tokens.list();
+    tokens.extend(states.map(|(((ring_values, ring_scores), state), span)| Tokens {
         span: span.clone(),
         values: &values,
         scores: &scores,
@@ -279,18 +296,24 @@ fn close_groups(cpu: &mut Cpu, a: &Compress<'_>) -> Result<(), Error> {
         ring_scores,
         capacity: state.capacity,
         width,
-    });
+    }));
+    let mut out = scratch.pieces.list();
+    out.extend(outs.iter_mut().map(|data| RowPieces::new(data, a.width)));
     let table = cpu.ropes.at(OPERATION, a.rope, &cpu.pool, &cpu.rows)?;
     let work = 20 * a.parts * a.ratio * a.width + 4096;
     let parts = parts(&cpu.pool, items, work);
     let piece = a.width + 2 * a.rope.pairs;
     let kernel = Groups {
         rule: Rule { norm: &norm, eps: a.eps, table, ratio: a.ratio, parts: a.parts, kind: a.kind },
-        tokens: tokens.collect(),
+        tokens: &tokens,
         groups: &scratch.groups,
-        scratch: Pieces::new(grow(&mut scratch.parts, parts * piece), piece),
-        out: outs.iter_mut().map(|data| RowPieces::new(data, a.width)).collect(),
+        scratch: Pieces::new(grow(rows, parts * piece), piece),
+        out: &out,
     };
     launch(&cpu.pool, cpu.isa, parts, items, &kernel);
+    scratch.tokens.keep(tokens);
+    scratch.pieces.keep(out);
+    scratch.rings.keep(rings);
+    scratch.outs.keep(outs);
     Ok(())
 }

@@ -218,7 +218,7 @@ fn ffn_weights<'a>(
             OPERATION,
             [matrix.rows, matrix.columns, matrix.stack] == [rows, columns, stack],
             || format!("a matrix {} x {} x {}", matrix.stack, matrix.rows, matrix.columns),
-            &format!("{stack} x {rows} x {columns}"),
+            format_args!("{stack} x {rows} x {columns}"),
         )?;
     }
     Ok(FfnWeights {
@@ -287,7 +287,7 @@ pub(crate) fn experts(cpu: &mut Cpu, a: &Experts, cells: Cells) -> Result<(), Er
     let all = [&routed, &shared];
     let activations = all.iter().flat_map(|ffn| [ffn.gate.activation(), ffn.up.activation()]);
     cpu.scratch.inputs.prepare(&cpu.pool, activations, &x, [n, d]);
-    gate_and_up(&cpu.pool, scratch, &cpu.scratch.inputs, all, [n, pairs, stack]);
+    gate_and_up(&cpu.pool, scratch, (&cpu.scratch.inputs, &x), all, [n, pairs, stack]);
 
     let (inner, shared_inner) = (a.routed.gate.rows, a.shared.gate.rows);
     let weights = Some(&scratch.weights[..pairs]);
@@ -319,35 +319,35 @@ pub(crate) fn experts(cpu: &mut Cpu, a: &Experts, cells: Cells) -> Result<(), Er
 fn gate_and_up(
     pool: &Pool,
     scratch: &mut Scratch,
-    inputs: &InputSet,
+    (inputs, x): (&InputSet, &[f32]),
     [routed, shared]: [&FfnWeights<'_>; 2],
     [n, pairs, stack]: [usize; 3],
 ) {
     let (inner, shared_inner) = (routed.gate.rows(), shared.gate.rows());
-    let mut jobs = Vec::new();
-    for (weights, out) in [(routed.gate, &mut scratch.gate), (routed.up, &mut scratch.up)] {
-        let mut rest = grow(out, pairs * inner);
-        for expert in 0..stack {
-            let range = scratch.starts[expert]..scratch.starts[expert + 1];
-            if range.is_empty() {
-                continue;
-            }
-            let out;
-            (out, rest) = rest.split_at_mut(range.len() * inner);
-            let x = inputs.get(weights.activation());
-            let picks = Some(&scratch.rows[range]);
-            let out = Output::Tree(out);
-            jobs.push(Job { weights, stack: expert, groups: 1, x, picks, out });
-        }
-    }
-    for (weights, out) in
-        [(shared.gate, &mut scratch.shared_gate), (shared.up, &mut scratch.shared_up)]
-    {
-        let x = inputs.get(weights.activation());
+    let Scratch { starts, rows, gate, up, shared_gate, shared_up, .. } = scratch;
+    let x = |weights: &Weights| inputs.get(weights.activation(), x, [n, weights.columns()]);
+    let of_routed =
+        [(routed.gate, gate), (routed.up, up)].into_iter().flat_map(|(weights, out)| {
+            let mut rest = grow(out, pairs * inner);
+            let (x, rows) = (x(weights), &*rows);
+            held_experts(starts, stack).map(move |(expert, range)| {
+                let out = rest.split_off_mut(..range.len() * inner).expect("room for all pairs");
+                let (picks, out) = (Some(&rows[range]), Output::Tree(out));
+                Job { weights, stack: expert, groups: 1, x, picks, out }
+            })
+        });
+    let shared = [(shared.gate, shared_gate), (shared.up, shared_up)];
+    let of_shared = shared.into_iter().map(|(weights, out)| {
         let out = Output::Tree(grow(out, n * shared_inner));
-        jobs.push(Job { weights, stack: 0, groups: 1, x, picks: None, out });
-    }
-    products(pool, &mut jobs);
+        Job { weights, stack: 0, groups: 1, x: x(weights), picks: None, out }
+    });
+    products(pool, of_routed.chain(of_shared));
+}
+
+/// Experts that have pairs, each with the places of those.
+fn held_experts(starts: &[usize], stack: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let all = (0..stack).map(|expert| (expert, starts[expert]..starts[expert + 1]));
+    all.filter(|(_, range)| !range.is_empty())
 }
 
 /// The last product, routed experts in halves (or the one half), the shared one in shards.
@@ -358,25 +358,22 @@ fn down(
     [n, pairs, stack, d]: [usize; 4],
     planes: usize,
 ) {
-    let places = grow_places(&mut scratch.picks, pairs);
-    let mut jobs = Vec::new();
-    let mut rest = grow(&mut scratch.halves, pairs * planes * d);
-    for expert in 0..stack {
-        let range = scratch.starts[expert]..scratch.starts[expert + 1];
-        if range.is_empty() {
-            continue;
-        }
-        let out;
-        (out, rest) = rest.split_at_mut(range.len() * planes * d);
-        let x = scratch.inner.get(routed.down.activation());
+    let Scratch { starts, gate, shared_gate, inner, shared_inner, halves, shards, picks, .. } =
+        scratch;
+    let places = grow_places(picks, pairs);
+    let mut rest = grow(halves, pairs * planes * d);
+    let weights = routed.down;
+    let x = inner.get(weights.activation(), gate, [pairs, weights.columns()]);
+    let of_routed = held_experts(starts, stack).map(|(expert, range)| {
+        let out = rest.split_off_mut(..range.len() * planes * d).expect("room for all pairs");
         let out = if planes == 2 { Output::Halves(out) } else { Output::Tree(out) };
-        let weights = routed.down;
-        jobs.push(Job { weights, stack: expert, groups: 1, x, picks: Some(&places[range]), out });
-    }
-    let x = scratch.shared_inner.get(shared.down.activation());
-    let out = Output::Shards(grow(&mut scratch.shards, n * shared.down.shards() * d));
-    jobs.push(Job { weights: shared.down, stack: 0, groups: 1, x, picks: None, out });
-    products(pool, &mut jobs);
+        Job { weights, stack: expert, groups: 1, x, picks: Some(&places[range]), out }
+    });
+    let weights = shared.down;
+    let x = shared_inner.get(weights.activation(), shared_gate, [n, weights.columns()]);
+    let out = Output::Shards(grow(shards, n * weights.shards() * d));
+    let of_shared = Job { weights, stack: 0, groups: 1, x, picks: None, out };
+    products(pool, of_routed.chain([of_shared]));
 }
 
 /// 0, 1, 2, ...: picks of consecutive pairs.

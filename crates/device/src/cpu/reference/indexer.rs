@@ -14,11 +14,13 @@ use crate::cpu::math::order_key;
 use crate::cpu::pool::Pool;
 use crate::cpu::rope::{RowTable, rotate};
 use crate::cpu::share::Pieces;
+use crate::cpu::spare::Spare;
 use crate::cpu::steps;
 use crate::cpu::store::{Ask, Data, Fp4Row};
 use crate::cpu::{Cpu, Isa, check, size};
 use crate::{Element, Error, IndexSelect};
 use ironstar_quant::{fp4, hadamard};
+use std::cell::Ref;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -44,6 +46,10 @@ pub(super) struct Scratch {
     scores: Vec<f32>,
     /// Order keys a part.
     order: Vec<u64>,
+    /// For each span, all of its rows.
+    all: Vec<Range<usize>>,
+    held: Spare<Ref<'static, Data>>,
+    keys: Spare<Keys<'static>>,
 }
 
 /// Rotates and rounds queries: one item a head.
@@ -307,7 +313,12 @@ pub(crate) fn index_select(cpu: &mut Cpu, a: &IndexSelect<'_>) -> Result<(), Err
         return Ok(());
     }
     check_shape(cpu, a)?;
-    choose(cpu, a, &vec![0..usize::MAX; a.rows.len()], None)
+    let mut runs = std::mem::take(&mut cpu.scratch.indexer.all);
+    runs.clear();
+    runs.resize(a.rows.len(), 0..usize::MAX);
+    let made = choose(cpu, a, &runs, None);
+    cpu.scratch.indexer.all = runs;
+    made
 }
 
 pub(crate) fn index_best(
@@ -349,7 +360,7 @@ fn choose(
             Chosen::Rows(Pieces::new(&mut ids, a.top_k))
         }
     };
-    let mut held = Vec::with_capacity(a.rows.len());
+    let mut held = cpu.scratch.indexer.held.list();
     for (rows, span) in a.rows.iter().zip(&cpu.rows.spans) {
         let visible = (span.position + span.rows.len()) / a.ratio;
         let fp4_row = rows.element == Element::Fp4Row;
@@ -357,15 +368,12 @@ fn choose(
         let elements = [Element::F32, Element::Fp4Row];
         held.push(cpu.store.data(ask("rows"), *rows, &elements, len)?);
     }
-    let keys: Vec<_> = held
-        .iter()
-        .zip(runs)
-        .map(|(data, run)| match &**data {
-            Data::Fp4(rows) => Keys::Fp4(&rows[run.start.min(rows.len())..]),
-            Data::F32(rows) => Keys::F32(&rows[size(&[run.start, a.width]).min(rows.len())..]),
-            Data::Bf16(_) | Data::U32(_) => Keys::F32(&[]),
-        })
-        .collect();
+    let mut keys = cpu.scratch.indexer.keys.list();
+    keys.extend(held.iter().zip(runs).map(|(data, run)| match &**data {
+        Data::Fp4(rows) => Keys::Fp4(&rows[run.start.min(rows.len())..]),
+        Data::F32(rows) => Keys::F32(&rows[size(&[run.start, a.width]).min(rows.len())..]),
+        Data::Bf16(_) | Data::U32(_) => Keys::F32(&[]),
+    }));
     let scratch = &mut cpu.scratch.indexer;
     let sight = Sight { rows: &cpu.rows, ratio: a.ratio, runs };
     let scoring = (0..n).any(|row| sight.all(row) > a.top_k);
@@ -426,6 +434,8 @@ fn choose(
         };
         launch(&cpu.pool, cpu.isa, cut, rows, &kernel);
     }
+    scratch.keys.keep(keys);
+    scratch.held.keep(held);
     Ok(())
 }
 

@@ -13,7 +13,7 @@ pub(super) mod steer;
 pub(super) mod streams;
 
 use super::pool::Pool;
-use super::product::Inputs;
+use super::product::{Inputs, View};
 use ironstar_quant::Activation;
 
 /// Memory that operations reuse; its contents mean nothing between operations.
@@ -24,8 +24,9 @@ pub(super) struct Scratch {
     mixes: Vec<f32>,
     /// One stretch a part: rows that are worked on.
     parts: Vec<f32>,
-    /// Ids of groups that close: (span, group).
-    groups: Vec<(usize, usize)>,
+    outputs: project::Outputs,
+    attention: attention::Scratch,
+    compressor: compressor::Scratch,
     indexer: indexer::Scratch,
     experts: experts::Scratch,
 }
@@ -33,17 +34,22 @@ pub(super) struct Scratch {
 /// The same rows prepared for each kind of activation that an operation's matrices want.
 #[derive(Default)]
 pub(super) struct InputSet {
-    float: Inputs,
     int8x32: Inputs,
     int8x256: Inputs,
 }
 
 impl InputSet {
-    fn get(&self, activation: Activation) -> &Inputs {
+    /// `x` [rows, columns] as it was prepared for an activation.
+    fn get<'a>(
+        &'a self,
+        activation: Activation,
+        x: &'a [f32],
+        [rows, columns]: [usize; 2],
+    ) -> View<'a> {
         match activation {
-            Activation::F32 => &self.float,
-            Activation::Int8x32 => &self.int8x32,
-            Activation::Int8x256 => &self.int8x256,
+            Activation::F32 => View::of_floats(x, rows, columns),
+            Activation::Int8x32 => self.int8x32.view(),
+            Activation::Int8x256 => self.int8x256.view(),
         }
     }
 
@@ -55,18 +61,16 @@ impl InputSet {
         x: &[f32],
         [rows, columns]: [usize; 2],
     ) {
-        let mut done = [None; 3];
+        let (mut has_32, mut has_256) = (false, false);
         for activation in activations {
-            if done.contains(&Some(activation)) {
-                continue;
-            }
-            let (inputs, slot) = match activation {
-                Activation::F32 => (&mut self.float, 0),
-                Activation::Int8x32 => (&mut self.int8x32, 1),
-                Activation::Int8x256 => (&mut self.int8x256, 2),
+            let (inputs, done) = match activation {
+                Activation::F32 => continue,
+                Activation::Int8x32 => (&mut self.int8x32, &mut has_32),
+                Activation::Int8x256 => (&mut self.int8x256, &mut has_256),
             };
-            inputs.prepare(pool, activation, x, rows, columns);
-            done[slot] = Some(activation);
+            if !std::mem::replace(done, true) {
+                inputs.prepare(pool, activation, x, rows, columns);
+            }
         }
     }
 }

@@ -2,9 +2,14 @@
 
 use super::grow;
 use crate::cpu::product::{Job, Output, products};
+use crate::cpu::spare::Spare;
 use crate::cpu::store::Ask;
-use crate::cpu::{Cpu, check, size, weights};
+use crate::cpu::{Cpu, Weights, check, size, weights};
 use crate::{Error, Project, ProjectGrouped};
+use std::cell::RefMut;
+
+/// Matrices with their outputs.
+pub(super) type Outputs = Spare<(&'static Weights, RefMut<'static, [f32]>)>;
 
 pub(crate) fn project(cpu: &mut Cpu, a: &Project<'_>) -> Result<(), Error> {
     let operation = "project";
@@ -12,7 +17,7 @@ pub(crate) fn project(cpu: &mut Cpu, a: &Project<'_>) -> Result<(), Error> {
     let Some((first, _)) = a.outputs.first() else { return Ok(()) };
     let columns = first.columns;
     let x = cpu.store.f32(ask("x"), a.x, size(&[a.rows, columns]))?;
-    let mut made = Vec::with_capacity(a.outputs.len());
+    let mut made = cpu.scratch.outputs.list();
     for (matrix, out) in a.outputs {
         check(
             operation,
@@ -27,15 +32,13 @@ pub(crate) fn project(cpu: &mut Cpu, a: &Project<'_>) -> Result<(), Error> {
     let activations = made.iter().map(|(weights, _)| weights.activation());
     let inputs = &mut cpu.scratch.inputs;
     inputs.prepare(&cpu.pool, activations, &x, [a.rows, columns]);
-    let mut jobs: Vec<_> = made
-        .iter_mut()
-        .map(|(weights, out)| {
-            cpu.counters.dense_bytes += weights.bytes_per_matrix();
-            let x = inputs.get(weights.activation());
-            Job { weights, stack: 0, groups: 1, x, picks: None, out: Output::Tree(out) }
-        })
-        .collect();
-    products(&cpu.pool, &mut jobs);
+    let jobs = made.iter_mut().map(|(weights, out)| {
+        cpu.counters.dense_bytes += weights.bytes_per_matrix();
+        let x = inputs.get(weights.activation(), &x, [a.rows, columns]);
+        Job { weights, stack: 0, groups: 1, x, picks: None, out: Output::Tree(out) }
+    });
+    products(&cpu.pool, jobs);
+    cpu.scratch.outputs.keep(made);
     Ok(())
 }
 
@@ -56,16 +59,16 @@ pub(crate) fn project_grouped(cpu: &mut Cpu, a: &ProjectGrouped) -> Result<(), E
     let inputs = &mut cpu.scratch.inputs;
     inputs.prepare(&cpu.pool, [activation], &x, [n * a.groups, matrix.columns]);
     cpu.counters.dense_bytes += weights.bytes_per_matrix();
-    let x = inputs.get(activation);
+    let x = inputs.get(activation, &x, [n * a.groups, matrix.columns]);
     let out = Output::Tree(&mut out);
-    products(&cpu.pool, &mut [Job { weights, stack: 0, groups: a.groups, x, picks: None, out }]);
+    products(&cpu.pool, [Job { weights, stack: 0, groups: a.groups, x, picks: None, out }]);
     Ok(())
 }
 
 /// One plain product into scratch: [rows, matrix.rows].
 pub(super) fn into_mixes<'a>(
     pool: &crate::cpu::pool::Pool,
-    weights: &crate::cpu::product::Weights,
+    weights: &Weights,
     inputs: &mut super::InputSet,
     x: &[f32],
     shape: [usize; 3],
@@ -75,8 +78,8 @@ pub(super) fn into_mixes<'a>(
     let mixes = grow(mixes, rows * matrix_rows);
     let activation = weights.activation();
     inputs.prepare(pool, [activation], x, [rows, columns]);
-    let x = inputs.get(activation);
+    let x = inputs.get(activation, x, [rows, columns]);
     let out = Output::Tree(&mut *mixes);
-    products(pool, &mut [Job { weights, stack: 0, groups: 1, x, picks: None, out }]);
+    products(pool, [Job { weights, stack: 0, groups: 1, x, picks: None, out }]);
     mixes
 }

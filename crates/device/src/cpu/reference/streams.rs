@@ -306,7 +306,7 @@ pub(crate) fn hc_pre(cpu: &mut Cpu, a: &HcPre) -> Result<(), Error> {
         operation,
         matrix.rows == mixes && matrix.columns == size(&[s, width]) && matrix.stack == 1,
         || format!("a matrix of {} x {}", matrix.rows, matrix.columns),
-        &format!("{s} streams of {width} need {mixes} x {}", size(&[s, width])),
+        format_args!("{s} streams of {width} need {mixes} x {}", size(&[s, width])),
     )?;
     let weights = weights(&cpu.matrices, operation, matrix)?;
     let x = cpu.store.f32(ask("x"), a.x, size(&[n, s, width]))?;
@@ -474,7 +474,7 @@ pub(crate) fn hc_head(cpu: &mut Cpu, a: &HcHead) -> Result<(), Error> {
         operation,
         matrix.rows == s && matrix.columns == size(&[s, width]) && matrix.stack == 1,
         || format!("a matrix of {} x {}", matrix.rows, matrix.columns),
-        &format!("{s} streams of {width} need {s} x {}", size(&[s, width])),
+        format_args!("{s} streams of {width} need {s} x {}", size(&[s, width])),
     )?;
     let weights = weights(&cpu.matrices, operation, matrix)?;
     let x = cpu.store.f32(ask("x"), a.x, size(&[n, s, width]))?;
