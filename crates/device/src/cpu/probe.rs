@@ -6,6 +6,9 @@ use super::pool::Pool;
 use super::share::Pieces;
 use std::ops::Range;
 
+/// Makes different words of different numbers.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A line of memory.
 type Line = [u64; LINE / 8];
 
@@ -46,7 +49,8 @@ impl ReadProbe {
             for at in cut(all, threads, part) {
                 // SAFETY: each line belongs to one part.
                 let line = unsafe { pieces.get(at) };
-                line[0] = std::array::from_fn(|word| (at * 8 + word) as u64);
+                let number = |word: usize| (at * LINE / 8 + word) as u64;
+                line[0] = std::array::from_fn(|word| number(word).wrapping_mul(SPREAD));
             }
         });
         Some(ReadProbe { data, isa: Isa::best(), sums: vec![0; threads], pool })
