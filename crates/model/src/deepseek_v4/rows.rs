@@ -17,6 +17,7 @@
 //!
 //! Rows do not depend on each other where they are split, so the bits are those of a whole step.
 
+use super::few::Few;
 use super::forward::{Pass, Run};
 use super::load::Block;
 use super::scratch::Scratch;
@@ -51,10 +52,10 @@ struct OwnRows {
 impl OwnRows {
     /// A layer on these rows.
     fn run(&self, run: &Run) -> Run {
-        let (rings, compressors) = (Vec::new(), Vec::new());
+        let (rings, compressors) = (Few::None, Few::None);
         let indexes = match run.indexes.is_empty() {
-            true => Vec::new(),
-            false => run.indexes[self.spans.clone()].to_vec(),
+            true => Few::None,
+            false => run.indexes[self.spans.clone()].iter().copied().collect(),
         };
         Run { x: self.own.x, rings, compressors, indexes, ..*run }
     }
