@@ -27,8 +27,8 @@ impl<T> Spare<T> {
 }
 
 /// An empty list in the memory of another one: the standard library collects into the memory of
-/// what it consumes where elements are laid out alike. Were that to change, lists would be allocated
-/// and the test below would say so.
+/// what it consumes where elements are laid out alike. Were that to change, lists would be
+/// allocated, and the test below would say so.
 fn recycle<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();
     list.into_iter().map(|_| unreachable!("the list is empty")).collect()

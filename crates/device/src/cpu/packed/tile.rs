@@ -558,9 +558,9 @@ fn shard_elements(columns: usize, shards: usize, shard: usize) -> Range<usize> {
     (units.start * 32).min(columns)..(units.end * 32).min(columns)
 }
 
-/// The next `R` inputs, an accumulator for each element index mod 8, `L` of the eight at a time: the
-/// fewer there are, the more inputs meet a loaded weight. Their tree adds neighbours first, so a
-/// pass of two or four of them is done when it ends.
+/// The next `R` inputs, an accumulator for each element index mod 8, `L` of the eight at a time:
+/// the fewer there are, the more inputs meet a loaded weight. Their tree adds neighbours first, so
+/// a pass of two or four of them is done when it ends.
 ///
 /// # Safety
 /// As for [`int_inputs`].
