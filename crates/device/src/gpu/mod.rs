@@ -250,6 +250,9 @@ fn small(operation: &'static str, value: usize) -> Result<u32, Error> {
 
 /// Rows of a step that leave most of a card idle if each is one group's work.
 const FEW_ROWS: usize = 4;
+/// Rows of a step from which on the device is the one to wait for: its launches begin while the
+/// host records the next, and are not kept.
+const LONG_ROWS: usize = 128;
 /// Most rows of a step: a dimension of a grid.
 const ROWS_MAX: usize = 65_535;
 
@@ -368,7 +371,7 @@ impl Gpu {
         };
         let access = Access { beside: self.beside, hidden, ..Access::of(name) };
         self.recorder.push(kernel, grid, group, places, bytes_of(arguments), access);
-        Ok(())
+        if self.recorder.is_due() { self.recorder.flush(&mut *self.driver) } else { Ok(()) }
     }
 
     /// Records a spread that was put off.
@@ -560,11 +563,11 @@ impl Gpu {
         if let Some(place) = self.step.angles.get(&rope.id) {
             return Ok(*place);
         }
-        let place = angles_at(
-            &mut self.recorder,
-            &self.ropes[rope.id as usize],
-            self.rows.positions.iter().copied(),
-        );
+        let (frequencies, recorder) = (&self.ropes[rope.id as usize], &mut self.recorder);
+        if let Some(place) = self.narrowed.angles(recorder, frequencies, rope) {
+            return Ok(place);
+        }
+        let place = angles_at(recorder, frequencies, &self.rows.positions);
         self.step.angles.insert(rope.id, place);
         Ok(place)
     }
@@ -617,7 +620,8 @@ impl Gpu {
         }
         let groups = self.closing_groups(ratio);
         let positions = groups.iter().map(|group| group.map_or(0, |(_, group)| group * ratio));
-        let place = angles_at(&mut self.recorder, &self.ropes[rope.id as usize], positions);
+        let positions: Vec<usize> = positions.collect();
+        let place = angles_at(&mut self.recorder, &self.ropes[rope.id as usize], &positions);
         self.step.closing_angles.insert((rope.id, ratio), place);
         Ok(place)
     }
@@ -628,18 +632,34 @@ fn position(value: usize) -> u32 {
     u32::try_from(value).expect("checked by `begin`")
 }
 
-fn angles_at(
-    recorder: &mut Recorder,
-    frequencies: &[f32],
-    positions: impl Iterator<Item = usize>,
-) -> Place {
-    let mut bytes = Vec::new();
-    let mut row = vec![0f32; 2 * frequencies.len()];
-    for position in positions {
-        cpu::rope::fill(frequencies, position, &mut row);
-        bytes.extend(row.iter().flat_map(|value| value.to_le_bytes()));
-    }
-    recorder.put(bytes)
+/// Positions whose angles one thread makes, and most threads for more.
+const ANGLES_ALONE: usize = 256;
+const ANGLES_THREADS: usize = 8;
+
+fn angles_at(recorder: &mut Recorder, frequencies: &[f32], positions: &[usize]) -> Place {
+    let each = 2 * frequencies.len();
+    let mut rows = vec![0f32; size(&[positions.len(), each])];
+    let threads = match positions.len() {
+        0..ANGLES_ALONE => 1,
+        _ => std::thread::available_parallelism().map_or(1, usize::from).min(ANGLES_THREADS),
+    };
+    let some = positions.len().div_ceil(threads).max(1);
+    let fill = |positions: &[usize], rows: &mut [f32]| {
+        for (position, row) in positions.iter().zip(rows.chunks_exact_mut(each.max(1))) {
+            cpu::rope::fill(frequencies, *position, row);
+        }
+    };
+    std::thread::scope(|scope| {
+        let mut parts = positions.chunks(some).zip(rows.chunks_mut((some * each).max(1)));
+        let first = parts.next();
+        for (positions, rows) in parts {
+            scope.spawn(move || fill(positions, rows));
+        }
+        if let Some((positions, rows)) = first {
+            fill(positions, rows);
+        }
+    });
+    recorder.put(rows.iter().flat_map(|value| value.to_le_bytes()))
 }
 
 impl Backend for Gpu {
@@ -781,7 +801,7 @@ impl Backend for Gpu {
             check("begin", end < 1 << 31, found, "positions on a GPU are below 2^31")?;
         }
         self.rows.set(step)?;
-        self.recorder.begin();
+        self.recorder.begin(step.tokens.len() >= LONG_ROWS);
         self.prepared.set(None);
         (self.beside, self.hidden) = (false, [0; 2]);
         (self.step, self.narrowed) = (StepData::default(), narrow::Narrowed::default());

@@ -1,8 +1,9 @@
 //! A step that is some of its rows for a while ([`crate::Backend::narrow`]).
 
-use super::{Gpu, StepData, check};
-use crate::Error;
+use super::record::{Place, Recorder};
+use super::{Gpu, StepData, angles_at, check};
 use crate::cpu::steps::Rows;
+use crate::{Error, Rope};
 use std::ops::Range;
 
 /// The view of the step that is not in use: the whole while it is narrowed, else the last part.
@@ -10,6 +11,26 @@ use std::ops::Range;
 pub(super) struct Narrowed {
     now: Option<Range<usize>>,
     other: Option<(Range<usize>, Rows, StepData)>,
+}
+
+impl Narrowed {
+    /// Where the angles of a narrowed step lie in those of the whole, which are made if need be.
+    pub fn angles(
+        &mut self,
+        recorder: &mut Recorder,
+        frequencies: &[f32],
+        rope: Rope,
+    ) -> Option<Place> {
+        let (Some(range), Some((_, rows, step))) = (&self.now, &mut self.other) else {
+            return None;
+        };
+        let whole = step.angles.entry(rope.id);
+        let whole = *whole.or_insert_with(|| angles_at(recorder, frequencies, &rows.positions));
+        match whole {
+            Place::Step(at) => Some(Place::Step(at + (range.start * rope.pairs * 8) as u64)),
+            Place::At(_) => None,
+        }
+    }
 }
 
 /// [`crate::Backend::narrow`].

@@ -129,6 +129,8 @@ pub(super) struct Recorder {
     pub graphs: bool,
     /// Whether launches of a captured list run beside each other.
     pub lanes: bool,
+    /// The step is long: what was recorded runs in portions, and is not captured.
+    long: bool,
     /// Runs lists in another order that their lanes allow, for tests.
     pub reorder: bool,
     /// Launches and replays so far, for reports.
@@ -142,10 +144,13 @@ pub(super) struct Recorder {
 /// Most lists that are remembered, and most launches of a list that is.
 const KNOWN_MAX: usize = 64;
 const LAUNCHES_MAX: usize = 1 << 13;
+/// Launches of a long step that are run together.
+const PORTION: usize = 64;
 
 impl Recorder {
     /// Forgets the step's data; everything recorded has been run.
-    pub fn begin(&mut self) {
+    pub fn begin(&mut self, long: bool) {
+        self.long = long;
         debug_assert!(self.list.commands.is_empty(), "the last step was flushed");
         self.data.clear();
         self.uploaded = 0;
@@ -178,6 +183,11 @@ impl Recorder {
         self.list.commands.push(command);
         self.list.places.extend_from_slice(places);
         self.list.bytes.extend_from_slice(bytes);
+    }
+
+    /// Whether what was recorded is to run now.
+    pub fn is_due(&self) -> bool {
+        self.long && !self.reorder && self.list.commands.len() >= PORTION
     }
 
     /// Runs what was recorded. After an error nothing of it is left.
@@ -219,7 +229,7 @@ impl Recorder {
         if self.reorder {
             return self.launch_reordered(driver, list);
         }
-        if !self.graphs || list.commands.len() > LAUNCHES_MAX {
+        if !self.graphs || self.long || list.commands.len() > LAUNCHES_MAX {
             return self.launch(driver, list);
         }
         let mut hasher = Mixer::default();

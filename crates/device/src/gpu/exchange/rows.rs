@@ -7,6 +7,7 @@ use super::super::store::Ask;
 use super::super::{Gpu, check, size, small};
 use super::{CHUNK, CHUNKS, CHUNKS_GROUP, enter, next};
 use crate::{Element, Error, GateKind, RowsOf};
+use std::ops::Range;
 
 /// `ROWS_SEGMENTS` of the kernels.
 const SEGMENTS: usize = 6;
@@ -68,17 +69,13 @@ fn run(
     let all = starts[ranks];
     let segments =
         rows.iter().map(|rows| segment(gpu, *rows, all)).collect::<Result<Vec<_>, _>>()?;
-    let most = lens.iter().copied().max().unwrap_or(0);
-    let pieces = pieces(&segments, most);
-    let found = || format!("{most} rows in {pieces} gates");
+    let pieces = pieces(&segments, &lens);
+    let found = || format!("rows {starts:?} in {pieces} gates");
     check(OPERATION, lens.iter().all(|len| len / pieces >= LEAST), found, "fewer or shorter rows")?;
     for piece in 0..pieces {
         let range = |rank: usize| {
-            let border = |at: usize| match at == pieces {
-                true => lens[rank],
-                false => lens[rank] * at / pieces / ALIGNED * ALIGNED,
-            };
-            (starts[rank] + border(piece), border(piece + 1) - border(piece))
+            let rows = piece_of(lens[rank], pieces, piece);
+            (starts[rank] + rows.start, rows.len())
         };
         let ranges: Vec<(usize, usize)> = (0..ranks).map(range).collect();
         launch(gpu, gate, &segments, &ranges, sums)?;
@@ -106,15 +103,28 @@ fn segment(gpu: &Gpu, rows: RowsOf, all: usize) -> Result<Segment, Error> {
     Ok(Segment { place, words: bytes / 4 })
 }
 
-/// Into how many gates so many rows of a rank have to go; more than there are rows where one is
-/// longer than a gate.
-fn pieces(segments: &[Segment], rows: usize) -> usize {
-    let chunks = |rows: usize| -> usize {
-        segments.iter().map(|segment| size(&[rows, segment.words]).div_ceil(CHUNK)).sum()
+/// A piece of so many rows, which begins at a multiple of [`ALIGNED`].
+fn piece_of(rows: usize, pieces: usize, piece: usize) -> Range<usize> {
+    let border = |at: usize| match at == pieces {
+        true => rows,
+        false => rows * at / pieces / ALIGNED * ALIGNED,
     };
-    // The last piece is longer by what rounding took from the others.
-    let fits = |pieces: &usize| chunks(rows.div_ceil(*pieces) + ALIGNED) <= CHUNKS;
-    (1..=rows).find(fits).unwrap_or(rows + 1)
+    border(piece)..border(piece + 1)
+}
+
+/// Into how many gates these numbers of rows have to go; more than there are rows where one row is
+/// longer than a gate.
+fn pieces(segments: &[Segment], lens: &[usize]) -> usize {
+    let fits = |rows: usize| {
+        let words = segments.iter().map(|segment| size(&[rows, segment.words]));
+        words.map(|words| words.div_ceil(CHUNK)).sum::<usize>() <= CHUNKS
+    };
+    let most = lens.iter().copied().max().unwrap_or(0);
+    let all_fit = |pieces: &usize| {
+        let of = |len: &usize| (0..*pieces).all(|piece| fits(piece_of(*len, *pieces, piece).len()));
+        lens.iter().all(of)
+    };
+    (1..=most).find(all_fit).unwrap_or(most + 1)
 }
 
 fn launch(
@@ -150,3 +160,6 @@ fn launch(
     (places[0], places[1], places[8]) = (windows, now, fate);
     gpu.launch("rows_share", grid, CHUNKS_GROUP, &places, &a)
 }
+
+#[cfg(test)]
+mod tests;

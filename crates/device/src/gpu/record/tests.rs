@@ -82,7 +82,7 @@ fn recorder() -> Recorder {
 
 /// One step: some data, and a launch on it.
 fn step(recorder: &mut Recorder, log: &mut Log, data: &[u8], grid: u32) -> Vec<String> {
-    recorder.begin();
+    recorder.begin(false);
     let first = recorder.put([7]);
     let place = recorder.put(data.iter().copied());
     assert_eq!((first, place), (Place::Step(0), Place::Step(16)));
@@ -136,10 +136,31 @@ fn moved_data_drops_graphs() {
 #[test]
 fn nothing_is_nothing() {
     let (mut recorder, mut log) = (recorder(), Log::default());
-    recorder.begin();
+    recorder.begin(false);
     recorder.push(Kernel(0), [1, 0, 1], 32, &[], &[], Access::default());
     recorder.flush(&mut log).expect("no errors");
     assert_eq!(log.lines, Vec::<String>::new());
+}
+
+/// A long step runs in portions as it is recorded, and nothing of it is captured.
+#[test]
+fn long_steps_run_in_portions() {
+    let (mut recorder, mut log) = (recorder(), Log::default());
+    for _ in 0..3 {
+        recorder.begin(true);
+        for at in 1..=PORTION {
+            recorder.push(Kernel(0), [1; 3], 32, &[], &[], Access::default());
+            assert_eq!(recorder.is_due(), at == PORTION);
+        }
+        recorder.flush(&mut log).expect("no errors");
+        assert!(!recorder.is_due());
+    }
+    let launched = log.lines.iter().filter(|line| line.starts_with("launch")).count();
+    assert_eq!((launched, recorder.replays), (3 * PORTION, 0));
+    assert!(!log.lines.iter().any(|line| line == "begin"));
+    recorder.begin(false);
+    recorder.push(Kernel(0), [1; 3], 32, &[], &[], Access::default());
+    assert!(!recorder.is_due());
 }
 
 /// There is a bound on what is remembered.
@@ -162,7 +183,7 @@ fn lanes_are_captured() {
     let [x, y] = [Place::At(Address(1 << 32)), Place::At(Address(2 << 32))];
     for _ in 0..2 {
         log.lines.clear();
-        recorder.begin();
+        recorder.begin(false);
         recorder.push(Kernel(1), [1; 3], 32, &[x], &[], Access { writes: 1, ..Access::default() });
         recorder.push(Kernel(2), [1; 3], 32, &[x, y], &[], beside);
         recorder.push(Kernel(3), [1; 3], 32, &[x], &[], Access::default());
