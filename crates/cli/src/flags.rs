@@ -11,6 +11,7 @@ mod steer;
 pub use bench::{Bench, Fill, Sweep as BenchSweep};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use cluster::{ClusterTest, Sim};
+use ironstar_device::Shortcuts;
 use ironstar_engine::BackendChoice;
 pub use ranks::{Carrier, ProfileGates, RankCount, Ranks, Worker, transport};
 pub use rdma::Rdma;
@@ -211,8 +212,10 @@ pub struct Model {
     /// Draft tokens ahead and verify them; the answer does not depend on it
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub speculate: Speculate,
-    /// Diagnosis: 'steps' prints the time and checksum of each block. May be repeated
-    #[arg(long, value_name = "KEY")]
+    /// Diagnosis: 'steps' prints the time and checksum of each block; 'disable=NAME' leaves a
+    /// shortcut of a GPU out, 'require=NAME' makes going without it an error (docs/gpu.md). May be
+    /// repeated
+    #[arg(long, value_name = "KEY", value_parser = debug_key)]
     pub debug: Vec<DebugKey>,
     /// How many processes share it.
     #[command(flatten)]
@@ -288,10 +291,24 @@ pub enum Speculate {
 }
 
 /// Keys of `--debug`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugKey {
     /// Time and checksum of each block of the forward pass.
     Steps,
+    /// A shortcut of a GPU is left out.
+    Disable(Shortcuts),
+    /// Going without it is an error.
+    Require(Shortcuts),
+}
+
+fn debug_key(word: &str) -> Result<DebugKey, String> {
+    let named = |name: &str| Shortcuts::named(name).map_err(|error| error.to_string());
+    match word.split_once('=') {
+        None if word == "steps" => Ok(DebugKey::Steps),
+        Some(("disable", name)) => named(name).map(DebugKey::Disable),
+        Some(("require", name)) => named(name).map(DebugKey::Require),
+        _ => Err("'steps', 'disable=NAME' or 'require=NAME' is wanted".into()),
+    }
 }
 
 /// `inspect`

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::flags::{self, DebugKey, IsaName, Numerics};
 use crate::progress::Progress;
 use crate::ranks::{self, Group};
-use ironstar_device::Isa;
+use ironstar_device::{Isa, Shortcuts};
 use ironstar_engine::{Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
 use ironstar_model::{Directions, RowStorage, SteeringScales};
@@ -68,6 +68,7 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         float_products: flags.numerics != Numerics::Quantized,
         round_trips: flags.numerics != Numerics::Exact,
         rows: rows(flags.numerics),
+        shortcuts: shortcuts(&flags.debug),
         store_dir: flags.state_dir.clone(),
         store_disk_bytes: u64::from(flags.state_disk_mib) << 20,
         store_ram_bytes: u64::from(flags.state_ram_mib) << 20,
@@ -117,6 +118,19 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         engine.set_observer(Some(Box::new(StepPrinter::default())));
     }
     Ok((engine, opened))
+}
+
+/// Shortcuts that are left out, and those that must be taken.
+fn shortcuts(keys: &[DebugKey]) -> [Shortcuts; 2] {
+    let mut all = [Shortcuts::NONE; 2];
+    for key in keys {
+        match *key {
+            DebugKey::Steps => {}
+            DebugKey::Disable(shortcut) => all[0] = all[0].with(shortcut),
+            DebugKey::Require(shortcut) => all[1] = all[1].with(shortcut),
+        }
+    }
+    all
 }
 
 /// An instruction set by its flag.

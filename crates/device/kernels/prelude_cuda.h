@@ -48,6 +48,21 @@ FN float half_bits(ushort h)
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
     return f;
 }
+// Whole numbers of 64 bits in shared memory and lanes, and floats of 64 bits.
+#define WIDE_NUMBERS
+#define SHARED_ATOMIC64(n, N) __shared__ ulong n[N]
+#define TG_ATOMIC64_PTR ulong*
+FN void tg_atomic_store(ulong* p, uint i, ulong v) { p[i] = v; }
+FN ulong tg_atomic_load(ulong* p, uint i) { return p[i]; }
+FN void tg_atomic_add(ulong* p, uint i, ulong v) { atomicAdd(p + i, v); }
+// Adds one, and gives what was there: another number for every thread.
+FN uint tg_atomic_next(uint* p, uint i) { return atomicAdd(p + i, 1u); }
+FN ulong simd_shuffle_xor(ulong v, uint m) { return __shfl_xor_sync(0xffffffffu, v, (int)m); }
+FN ulong simd_shuffle(ulong v, uint l) { return __shfl_sync(0xffffffffu, v, (int)l); }
+FN double as_double(ulong u) { return __longlong_as_double((long long)u); }
+FN ulong as_ulong(double f) { return (ulong)__double_as_longlong(f); }
+FN double fma_wide(double a, double b, double c) { return __fma_rn(a, b, c); }
+FN ulong mul_high(ulong a, ulong b) { return __umul64hi(a, b); }
 FN float sqrt_(float x) { return __fsqrt_rn(x); }
 FN float abs_(float x) { return fabsf(x); }
 FN float rint_(float x) { return rintf(x); }

@@ -87,6 +87,16 @@ inline Atomic make_atomic(int id, size_t n)
     Array a = shared(id, n * sizeof(uint), n);
     return Atomic{(uint*)a.bytes, a.words, n};
 }
+struct Atomic64 {
+    ulong* values;
+    Word* words;
+    size_t length;
+};
+inline Atomic64 make_atomic64(int id, size_t n)
+{
+    Array a = shared(id, n * sizeof(ulong), n);
+    return Atomic64{(ulong*)a.bytes, a.words, n};
+}
 } // namespace host
 #define SIMD_WIDTH 32u
 #define DEV
@@ -160,6 +170,52 @@ FN void tg_atomic_add(host::Atomic p, uint i, uint v)
     if (i >= p.length) host::out_of_shared(i, p.length);
     p.values[i] += v;
 }
+// Whole numbers of 64 bits in shared memory and lanes, and floats of 64 bits.
+#define WIDE_NUMBERS
+#define SHARED_ATOMIC64(n, N) host::Atomic64 n = host::make_atomic64(__COUNTER__, N)
+#define TG_ATOMIC64_PTR host::Atomic64
+FN void tg_atomic_store(host::Atomic64 p, uint i, ulong v)
+{
+    if (i >= p.length) host::out_of_shared(i, p.length);
+    host::on_write(p.words[i], i);
+    p.values[i] = v;
+}
+FN ulong tg_atomic_load(host::Atomic64 p, uint i)
+{
+    if (i >= p.length) host::out_of_shared(i, p.length);
+    host::on_read(p.words[i], i);
+    return p.values[i];
+}
+FN void tg_atomic_add(host::Atomic64 p, uint i, ulong v)
+{
+    if (i >= p.length) host::out_of_shared(i, p.length);
+    p.values[i] += v;
+}
+// Adds one, and gives what was there: another number for every thread.
+FN uint tg_atomic_next(host::Atomic p, uint i)
+{
+    if (i >= p.length) host::out_of_shared(i, p.length);
+    return p.values[i]++;
+}
+FN ulong host_shuffle(ulong v, uint l, int line)
+{
+    ulong low = host::exchange((uint)v, line)[l & (SIMD_WIDTH - 1u)];
+    return ((ulong)host::exchange((uint)(v >> 32), line)[l & (SIMD_WIDTH - 1u)] << 32) | low;
+}
+FN double as_double(ulong u)
+{
+    double f;
+    std::memcpy(&f, &u, 8);
+    return f;
+}
+FN ulong as_ulong(double f)
+{
+    ulong u;
+    std::memcpy(&u, &f, 8);
+    return u;
+}
+FN double fma_wide(double a, double b, double c) { return __builtin_fma(a, b, c); }
+FN ulong mul_high(ulong a, ulong b) { return (ulong)(((unsigned __int128)a * b) >> 64); }
 FN float half_bits(ushort h)
 {
     uint s = (uint)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023;

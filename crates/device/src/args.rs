@@ -571,6 +571,33 @@ pub struct Steer {
     pub scale: f32,
 }
 
+/// Arguments of [`crate::Backend::draw`].
+#[derive(Clone, Copy, Debug)]
+pub struct DrawRows<'a> {
+    /// `[_, tokens]`
+    pub logits: Buffer,
+    /// Tokens of a row, at most [`crate::WEIGHTS_MAX`].
+    pub tokens: usize,
+    /// One for each of the first rows.
+    pub rows: &'a [Draw],
+}
+
+/// How a row's token is drawn: what the sampler makes of a request's settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// Factor of the logits, finite and not negative; `None` takes the likeliest token.
+    pub scale: Option<f64>,
+    /// Keeps so many of the likeliest tokens; 0 keeps all.
+    pub count: u32,
+    /// Keeps the likeliest tokens that together have this part of the weight, times 2^53; 2^53
+    /// keeps all.
+    pub part: u64,
+    /// Keeps the tokens up to the last with this weight; 0 keeps all.
+    pub weight: u64,
+    /// Uniform bits that choose among what is kept.
+    pub number: u64,
+}
+
 /// Arguments of [`crate::Backend::gather_rows`].
 #[derive(Clone, Copy, Debug)]
 pub struct GatherRows<'a> {

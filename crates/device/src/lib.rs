@@ -286,6 +286,17 @@ pub trait Backend: Send {
         let found = format!("steering along direction {} on {}", a.row, self.name());
         Err(Error::Unsupported { found, wanted: "the cpu backend can steer".into() })
     }
+    /// Whether [`Backend::draw`] can be called.
+    fn draws(&self) -> bool {
+        false
+    }
+    /// Draws a token of each row of logits: the one that the sampler draws of them (`sample.rs`
+    /// says what a token weighs). `None` where the host must look at the logits: one is no number,
+    /// none is allowed, or the row does not narrow. Waits for pending work.
+    fn draw(&mut self, a: &DrawRows<'_>) -> Result<Vec<Option<u32>>, Error> {
+        let found = format!("drawing tokens of {} rows on {}", a.rows.len(), self.name());
+        Err(Error::Unsupported { found, wanted: "reading the logits and the sampler".into() })
+    }
     /// Copies chosen rows.
     fn gather_rows(&mut self, a: &GatherRows<'_>) -> Result<(), Error>;
 }

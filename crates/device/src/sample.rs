@@ -501,7 +501,7 @@ const WHOLE: f64 = 4_503_599_627_370_496.0;
 const LEAST: f64 = -1024.0;
 
 /// A scale in sixteenths of powers of two, finite.
-fn sixteenths(scale: f64) -> f64 {
+pub(crate) fn sixteenths(scale: f64) -> f64 {
     (scale * (16.0 * std::f64::consts::LOG2_E)).min(f64::MAX)
 }
 

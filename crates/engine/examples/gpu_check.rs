@@ -3,10 +3,13 @@
 //!
 //! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]
 //! [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates]]
-//! [--disable SHORTCUT]...`
+//! [--disable SHORTCUT]... [--sessions N] [--depths A,B,...] [--oracle FOLDER]
+//! [--drafter FILE]`
 //!
-//! `--quick` leaves out the cuts of the prompt. With `--ranks` the model is shared by cards; the
-//! hash of the logits along the answer is that of one card.
+//! `--sessions` answers in so many sessions by common steps, `--depths` behind so many tokens of
+//! random state, `--oracle` compares the exact mode with `tests/golden/oracle`, `--drafter` answers
+//! with and without guesses. `--quick` leaves out the cuts of the prompt. With `--ranks` the model
+//! is shared by cards; the hash of the logits along the answer is that of one card.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
 use ironstar_device::{Backend, CudaConfig, Gpu, GpuConfig, KernelTimes, Shortcuts, cuda_devices};
@@ -18,6 +21,8 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+mod card;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -34,6 +39,10 @@ struct Words {
     ranks: usize,
     devices: Vec<u32>,
     host_gates: bool,
+    sessions: usize,
+    depths: Vec<usize>,
+    oracle: Option<PathBuf>,
+    drafter: Option<PathBuf>,
 }
 
 fn words() -> Outcome<Words> {
@@ -51,6 +60,14 @@ fn words() -> Outcome<Words> {
         Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>()?,
         None => (0..).take(ranks).collect(),
     };
+    let word = |name: &str| {
+        let at = all.iter().position(|word| word == name);
+        at.and_then(|at| all.get(at + 1))
+    };
+    let depths = match word("--depths") {
+        Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?,
+        None => Vec::new(),
+    };
     let pairs = all.iter().zip(all.iter().skip(1));
     let disabled = pairs
         .filter(|(word, _)| *word == "--disable")
@@ -61,6 +78,10 @@ fn words() -> Outcome<Words> {
         ranks: devices.len(),
         devices,
         host_gates: has("--host-gates"),
+        sessions: number("--sessions", 0)?,
+        depths,
+        oracle: word("--oracle").map(PathBuf::from),
+        drafter: word("--drafter").map(PathBuf::from),
         model: all.first().ok_or("name a model")?.into(),
         against_cpu: has("--against-cpu"),
         times: has("--times"),
@@ -96,7 +117,9 @@ fn main() -> Outcome<()> {
     let ready = begun.elapsed().as_secs_f64();
     println!("{}: kernels ready in {ready:.2} s", backend.kind());
     let begun = Instant::now();
-    let mut engine = Engine::on_backend(backend, &gguf, None, options.clone(), &mut |_| {})?;
+    let drafter = words.drafter.as_deref().map(Gguf::open).transpose()?;
+    let (drafter, own) = (drafter.as_ref(), options.clone());
+    let mut engine = Engine::on_backend(backend, &gguf, drafter, own, &mut |_| {})?;
     engine.meet(Duration::from_secs(300))?;
     println!("model loaded in {:.2} s", begun.elapsed().as_secs_f64());
     for (card, (before, after)) in free.iter().zip(free_bytes()).enumerate() {
@@ -107,10 +130,34 @@ fn main() -> Outcome<()> {
         one_answer(&mut engine, &prompt)?;
     }
     if words.against_cpu {
-        let mut cpu = Engine::open(Path::new(&words.model), options, &mut |_| {})?;
+        let mut cpu = Engine::open(Path::new(&words.model), options.clone(), &mut |_| {})?;
         against_cpu(&mut cpu, &mut engine, &prompt, words.answer)?;
     }
-    rates(&mut engine, &prompt, &words, times.as_ref())
+    rates(&mut engine, &prompt, &words, times.as_ref())?;
+    if words.sessions > 0 {
+        card::sessions(&mut engine, &prompt, words.sessions, words.answer)?;
+        show(times.as_ref(), "sessions");
+    }
+    if words.drafter.is_some() {
+        card::guessed(&mut engine, &prompt, words.answer)?;
+    }
+    for depth in words.depths {
+        card::behind(&mut engine, depth, words.answer)?;
+    }
+    if let Some(folder) = &words.oracle {
+        let exact = GpuConfig { float_products: true, ..GpuConfig::default() };
+        let cuda = CudaConfig { cache: options.kernel_cache.clone(), ..CudaConfig::default() };
+        card::oracle(folder, &mut || Ok(Gpu::cuda(&cuda, exact)?))?;
+    }
+    Ok(())
+}
+
+/// Times of the kernels since they were last shown.
+fn show(times: Option<&KernelTimes>, what: &str) {
+    for (name, time) in times.into_iter().flat_map(KernelTimes::take) {
+        let (count, ms) = (time.launches, time.milliseconds);
+        println!("  {what} {name:<24} {count:>7} launches {ms:>10.3} ms");
+    }
 }
 
 fn free_bytes() -> Vec<u64> {
@@ -237,19 +284,16 @@ fn rates(
     words: &Words,
     times: Option<&KernelTimes>,
 ) -> Outcome<()> {
-    let mut session = engine.session(prompt.len() + words.answer + 8)?;
-    let take = |what: &str| {
-        for (name, time) in times.into_iter().flat_map(KernelTimes::take) {
-            let (count, ms) = (time.launches, time.milliseconds);
-            println!("  {what} {name:<24} {count:>7} launches {ms:>10.3} ms");
-        }
-    };
+    let mut session = engine.session(prompt.len() + 2 * words.answer + 8)?;
+    let take = |what: &str| show(times, what);
     take("before");
     engine.forget_checkpoints();
     let begun = Instant::now();
     let mut logits = sync(engine, &mut session, prompt)?;
     let reading = begun.elapsed().as_secs_f64();
     take("reading");
+    card::first_token(engine, prompt)?;
+    take("first");
     let mut hash = hashed(0xcbf2_9ce4_8422_2325, &logits);
     // The first tokens capture what the others replay.
     for _ in 0..4 {
@@ -289,5 +333,5 @@ fn rates(
         count(words.answer) / answering,
         answering / count(words.answer) * 1e3,
     );
-    Ok(())
+    card::drawn(engine, &mut session, words.answer)
 }

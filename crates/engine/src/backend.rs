@@ -3,7 +3,7 @@
 use crate::{EngineOptions, Error};
 use ironstar_device::{
     Backend, Cpu, CpuConfig, CudaConfig, CudaDevice, Error as DeviceError, Gpu, GpuConfig,
-    HostMemory, cuda_devices, host_memory,
+    HostMemory, Shortcuts, cuda_devices, host_memory,
 };
 use ironstar_gguf::Gguf;
 use std::collections::HashSet;
@@ -90,6 +90,16 @@ pub(crate) fn open(options: &EngineOptions, need: Need) -> Result<Opened, Error>
 }
 
 fn cpu(options: &EngineOptions, need: Need) -> Result<Opened, Error> {
+    if options.shortcuts != [Shortcuts::NONE; 2] {
+        let [disabled, required] = options.shortcuts;
+        return Err(DeviceError::Unsupported {
+            found: format!(
+                "shortcuts on the processor (disabled: {disabled}; required: {required})"
+            ),
+            wanted: "only a GPU has them: --backend cuda".into(),
+        }
+        .into());
+    }
     let note = check_host(need.host)?;
     let (threads, isa, float_products) = (options.threads, options.isa, options.float_products);
     let backend = Box::new(Cpu::new(CpuConfig { threads, isa, float_products })?);
@@ -136,9 +146,16 @@ fn weight_bytes(files: &[&Gguf]) -> Result<u64, Error> {
     Ok(sum)
 }
 
+/// Settings of a GPU from an engine's options.
+pub(crate) fn gpu_config(options: &EngineOptions) -> GpuConfig {
+    let [disabled, required] = options.shortcuts;
+    let float_products = options.float_products;
+    GpuConfig { float_products, disabled, required, ..GpuConfig::default() }
+}
+
 fn cuda(options: &EngineOptions) -> Result<Box<dyn Backend>, Error> {
     let device = CudaConfig { cache: options.kernel_cache.clone(), ..CudaConfig::default() };
-    let config = GpuConfig { float_products: options.float_products, ..GpuConfig::default() };
+    let config = gpu_config(options);
     Ok(Box::new(Gpu::cuda(&device, config)?))
 }
 

@@ -4,11 +4,11 @@
 //! Sums go through the cards' memory where a test at the start shows that this works, else through
 //! the host's ([`Gpu::with_peers`]).
 
-use crate::backend::{RESERVE_BYTES, gib};
+use crate::backend::{RESERVE_BYTES, gib, gpu_config};
 use crate::{EngineOptions, Error};
 use ironstar_device::{
-    Backend, CudaConfig, Error as DeviceError, Exchange, ExchangeError, Gpu, GpuConfig,
-    KernelTimes, Local, LocalGroup, Part, Peers, cuda_devices,
+    Backend, CudaConfig, Error as DeviceError, Exchange, ExchangeError, Gpu, KernelTimes, Local,
+    LocalGroup, Part, Peers, cuda_devices,
 };
 use ironstar_gguf::Gguf;
 use ironstar_model::deepseek_v4::{rank_plan, tensor_specs};
@@ -75,7 +75,7 @@ impl Cards {
             Some(Err(error)) => (None, Some(error.to_string())),
             None => (None, None),
         };
-        let config = GpuConfig { float_products: options.float_products, ..GpuConfig::default() };
+        let config = gpu_config(options);
         let (cache, numbers) = (options.kernel_cache.clone(), devices.to_vec());
         let make = move |rank: usize| {
             let (device, cache) = (numbers[rank], cache.clone());

@@ -5,7 +5,7 @@ use crate::sampler::Sampler;
 use crate::speculation::CostModel;
 use crate::store::{Disk, Folder, Key, Settings, Store, Writing};
 use crate::{Error, Session};
-use ironstar_device::{Backend, Counters, Isa, Step};
+use ironstar_device::{Backend, Counters, Draw, Isa, Shortcuts, Step};
 use ironstar_gguf::{Gguf, Metadata};
 use ironstar_model::{
     BLOCK_TOKENS, Directions, LogitsFor, Model, Observer, Options as ModelOptions, Output,
@@ -52,6 +52,8 @@ pub struct EngineOptions {
     pub store_disk_bytes: u64,
     /// Multiplies all matrices as floats; for checking.
     pub float_products: bool,
+    /// Shortcuts of a GPU that are left out, and those that must be taken; for diagnosis.
+    pub shortcuts: [Shortcuts; 2],
     /// FP8 and FP4 round trips of the model; off only for checking.
     pub round_trips: bool,
     /// How key/value rows are kept.
@@ -72,6 +74,7 @@ impl Default for EngineOptions {
             store_dir: None,
             store_disk_bytes: 16 << 30,
             float_products: false,
+            shortcuts: [Shortcuts::NONE; 2],
             round_trips: true,
             rows: RowStorage::Bf16,
         }
@@ -347,6 +350,29 @@ impl Engine {
         let backend = self.backend.as_mut();
         let wanted = Wanted { logits, drafts };
         Ok(self.model.forward_observed(backend, step, states, &wanted, observer)?)
+    }
+
+    /// Most rows of a step whose tokens the device can draw; 0 if it cannot. Who looks at every
+    /// step sees what is read back.
+    pub(crate) fn draw_rows(&self) -> usize {
+        if self.observer.is_some() { 0 } else { self.model.draw_rows(self.backend.as_ref()) }
+    }
+
+    /// [`Engine::step_of`] for those who want the tokens of some rows and not their logits.
+    pub(crate) fn step_drawn_of(
+        &mut self,
+        step: &Step,
+        states: &mut [&mut State],
+        rows: LogitsFor<'_>,
+        draws: &[Draw],
+    ) -> Result<Vec<Option<u32>>, Error> {
+        let backend = self.backend.as_mut();
+        Ok(self.model.forward_drawn(backend, step, states, rows, draws)?)
+    }
+
+    /// Logits of the first rows that tokens were drawn of, as long as nothing came after.
+    pub(crate) fn drawn_logits(&mut self, rows: usize) -> Result<Vec<f32>, Error> {
+        Ok(self.model.drawn_logits(self.backend.as_mut(), rows)?)
     }
 
     pub(crate) fn free_dropped(&mut self) {

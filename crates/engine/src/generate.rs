@@ -9,6 +9,7 @@ use crate::draft;
 use crate::sampler::{Adjust, Counts, Sampled, Settings};
 use crate::speculation::{Cycle, Guesser, Proposal, Wish, propose};
 use crate::{CancelFlag, Engine, Error, Session, Speculation, SpeculationReport};
+use ironstar_device::Draw;
 use ironstar_model::LogitsFor;
 use std::time::{Duration, Instant};
 
@@ -79,7 +80,11 @@ pub struct Generated {
 
 /// Rows of a step: its logits, and the guesses that each row but the first stands for.
 struct Block {
+    /// Empty where the device has drawn the tokens and nobody has looked yet; it has them until its
+    /// next step.
     logits: Vec<f32>,
+    /// Tokens that the device has drawn; `None` where the sampler must look at the logits.
+    drawn: Vec<Option<u32>>,
     guesses: Vec<u32>,
     /// Row in use; the guesses before it were right.
     row: usize,
@@ -99,6 +104,15 @@ struct Made {
 }
 
 impl Block {
+    /// Reads the logits, if they are still on the device.
+    fn fetch(&mut self, engine: &mut Engine) -> Result<(), Error> {
+        if self.logits.is_empty() {
+            self.logits = engine.drawn_logits(self.guesses.len() + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Those of the row in use, once they are read.
     fn logits(&self) -> &[f32] {
         let width = self.logits.len() / (self.guesses.len() + 1);
         &self.logits[self.row * width..(self.row + 1) * width]
@@ -149,12 +163,14 @@ impl Session {
         Ok(Generated { tokens: answer.given, finish, speculation: answer.report })
     }
 
-    /// Keeps the rows of a block that were right, and the logits of the last of them.
+    /// Keeps the rows of a block that were right, and the logits of the last of them: where they
+    /// are still on the device, only if somebody may ask for them, since the answer ends or a
+    /// checkpoint is due.
     fn settle(
         &mut self,
         engine: &mut Engine,
-        block: &Block,
-        report: &mut SpeculationReport,
+        block: &mut Block,
+        (report, ends): (&mut SpeculationReport, bool),
     ) -> Result<(), Error> {
         let Some(made) = &block.step else { return Ok(()) };
         let cycle = Cycle {
@@ -167,13 +183,19 @@ impl Session {
         };
         self.costs.observe(&cycle);
         report.count(&cycle);
-        let before = self.position();
+        let (before, spacing) = (self.position(), engine.options.checkpoint_spacing);
+        let is_due = before / spacing != (before + block.row + 1) / spacing;
+        if ends || is_due {
+            block.fetch(engine)?;
+        }
         self.keep(engine, block.row + 1)?;
         self.logits.clear();
-        self.logits.extend_from_slice(block.logits());
-        self.logits_at = self.position();
-        let spacing = engine.options.checkpoint_spacing;
-        if before / spacing != self.position() / spacing {
+        self.logits_at = 0;
+        if !block.logits.is_empty() {
+            self.logits.extend_from_slice(block.logits());
+            self.logits_at = self.position();
+        }
+        if is_due {
             self.checkpoint(engine)?;
         }
         Ok(())
@@ -201,13 +223,14 @@ impl Answer<'_> {
             return Ok(finish);
         }
         let logits = session.logits.clone();
-        let mut block = Block { logits, guesses: Vec::new(), row: 0, step: None, is_cut: false };
+        let (drawn, guesses) = (Vec::new(), Vec::new());
+        let mut block = Block { logits, drawn, guesses, row: 0, step: None, is_cut: false };
         loop {
-            let drawn = self.draw(engine, &block, session.timeline.len());
+            let drawn = self.draw(engine, &mut block, session.timeline.len());
             let Sampled { token: id, logprob, top } = match drawn {
                 Ok(sampled) => sampled,
                 Err(error) => {
-                    session.settle(engine, &block, &mut self.report)?;
+                    session.settle(engine, &mut block, (&mut self.report, true))?;
                     return Err(error);
                 }
             };
@@ -230,12 +253,10 @@ impl Answer<'_> {
                 continue;
             }
             block.is_cut = right;
-            session.settle(engine, &block, &mut self.report)?;
+            let finish = finish.or_else(|| cancel.is_raised().then_some(Finish::Cancelled));
+            session.settle(engine, &mut block, (&mut self.report, finish.is_some()))?;
             if let Some(finish) = finish {
                 return Ok(finish);
-            }
-            if cancel.is_raised() {
-                return Ok(Finish::Cancelled);
             }
             block = self.step(session, engine)?;
         }
@@ -255,9 +276,13 @@ impl Answer<'_> {
     fn draw(
         &mut self,
         engine: &mut Engine,
-        block: &Block,
+        block: &mut Block,
         position: usize,
     ) -> Result<Sampled, Error> {
+        if let Some(Some(token)) = block.drawn.get(block.row) {
+            return Ok(Sampled { token: *token, logprob: None, top: Vec::new() });
+        }
+        block.fetch(engine)?;
         let (what, sampler) = (self.what, &mut engine.sampler);
         if what.adjust.is_off() {
             return sampler.sample(block.logits(), &what.settings, what.seed, position);
@@ -284,17 +309,34 @@ impl Answer<'_> {
         let last = session.timeline.last().expect("generate refuses an empty session");
         let tokens = [&[*last], &guesses[..]].concat();
         let was_restored = session.is_just_restored();
-        let mut output = session.step(engine, &tokens, LogitsFor::All, LogitsFor::None);
+        let draws = self.draws(engine, session.timeline.len(), tokens.len());
+        let evaluate = |session: &mut Session, engine: &mut Engine| match &draws {
+            Some(draws) => Ok((Vec::new(), session.step_drawn(engine, &tokens, draws)?)),
+            None => {
+                let made = session.step(engine, &tokens, LogitsFor::All, LogitsFor::None)?;
+                Ok((made.logits.values().to_vec(), Vec::new()))
+            }
+        };
+        let mut output: Result<_, Error> = evaluate(session, engine);
         if output.is_err() && was_restored {
             session.read_again(engine)?;
-            output = session.step(engine, &tokens, LogitsFor::All, LogitsFor::None);
+            output = evaluate(session, engine);
         }
-        let output = output?;
+        let (logits, drawn) = output?;
         self.report.steps += 1;
         self.report.drafted += guesses.len();
         let times = [drafting, start.elapsed().saturating_sub(drafting)];
-        let logits = output.logits.values().to_vec();
         let step = Some(Made { guesser, asked, times });
-        Ok(Block { logits, guesses, row: 0, step, is_cut: false })
+        Ok(Block { logits, drawn, guesses, row: 0, step, is_cut: false })
+    }
+
+    /// How the device draws the tokens of so many positions, if it can and no more is wanted.
+    fn draws(&self, engine: &Engine, position: usize, rows: usize) -> Option<Vec<Draw>> {
+        if !self.what.adjust.is_off() || rows > engine.draw_rows() {
+            return None;
+        }
+        let (what, tokens) = (self.what, engine.model.shape().vocabulary);
+        let all = position..position + rows;
+        all.map(|position| what.settings.on_device(tokens, what.seed, position)).collect()
     }
 }

@@ -9,6 +9,7 @@ use crate::snapshot::Snapshot;
 use crate::speculation::CostModel;
 use crate::store::{Checkpoint, Found, Key, LoadError, Loaded, Receipt, Suspects};
 use crate::{CancelFlag, Engine, Error};
+use ironstar_device::{Draw, Step};
 use ironstar_model::{BLOCK_TOKENS, LogitsFor, ROLLBACK_ROWS, State};
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -551,6 +552,21 @@ impl Session {
             self.recover();
         }
         output
+    }
+
+    /// The same for rows of which the device draws the tokens.
+    pub(crate) fn step_drawn(
+        &mut self,
+        engine: &mut Engine,
+        tokens: &[u32],
+        draws: &[Draw],
+    ) -> Result<Vec<Option<u32>>, Error> {
+        let step = Step::single(tokens, self.position());
+        let drawn = engine.step_drawn_of(&step, &mut [self.state_mut()], LogitsFor::All, draws);
+        if drawn.is_err() {
+            self.recover();
+        }
+        drawn
     }
 
     /// Keeps the first rows of the last step.

@@ -31,6 +31,9 @@ pub struct Output {
     pub logits: Logits,
     /// Logits of the draft block.
     pub drafts: Logits,
+    /// Tokens that the device has drawn, where it was asked for those instead of logits; `None`
+    /// where the logits must be looked at.
+    pub drawn: Vec<Option<u32>>,
 }
 
 /// Logits of some rows of a step.

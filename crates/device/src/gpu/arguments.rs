@@ -470,6 +470,49 @@ unsafe impl Arguments for AttendArgs {
     const NAME: &'static str = "AttendArgs";
 }
 
+/// Drawing tokens.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct DrawArgs {
+    pub tokens: u32,
+    pub strides: u32,
+}
+// SAFETY: repr(C) of two u32.
+unsafe impl Arguments for DrawArgs {
+    const NAME: &'static str = "DrawArgs";
+}
+
+/// How a row's token is drawn.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct DrawRow {
+    /// Bits of an f64.
+    pub scale: u64,
+    pub number: u64,
+    pub part: u64,
+    pub least: u64,
+    pub count: u32,
+    pub first: u32,
+}
+// SAFETY: repr(C), 32 + 8 bytes, a multiple of 8.
+unsafe impl Arguments for DrawRow {
+    const NAME: &'static str = "DrawRow";
+}
+
+/// What a stride's tokens weigh.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct DrawPart {
+    pub sum: u64,
+    pub heavy: u64,
+    pub count: u32,
+    pub low: u32,
+}
+// SAFETY: repr(C), 16 + 8 bytes, a multiple of 8.
+unsafe impl Arguments for DrawPart {
+    const NAME: &'static str = "DrawPart";
+}
+
 /// Name and size of every struct that both sides have.
 #[cfg(test)]
 pub(crate) const TWINS: &[(&str, usize)] = &[
@@ -502,6 +545,9 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<AttendArgs>(),
     twin::<CutArgs>(),
     twin::<ShardsArgs>(),
+    twin::<DrawArgs>(),
+    twin::<DrawRow>(),
+    twin::<DrawPart>(),
 ];
 
 #[cfg(test)]

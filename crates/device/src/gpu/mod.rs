@@ -53,14 +53,17 @@ pub struct GpuConfig {
     pub graphs: bool,
     /// What is left out, for diagnosis.
     pub disabled: Shortcuts,
+    /// What must be taken wherever it could be: where a format or a device has no kernel for it,
+    /// the operation fails instead of going another way.
+    pub required: Shortcuts,
     /// Runs launches that may run beside each other in another order, for tests.
     pub reorder: bool,
 }
 
 impl Default for GpuConfig {
     fn default() -> Self {
-        let (disabled, reorder) = (Shortcuts::NONE, false);
-        GpuConfig { float_products: false, graphs: true, disabled, reorder }
+        let (disabled, required, reorder) = (Shortcuts::NONE, Shortcuts::NONE, false);
+        GpuConfig { float_products: false, graphs: true, disabled, required, reorder }
     }
 }
 
@@ -184,6 +187,10 @@ enum Scratch {
     PartShards,
     LocalIds,
     Streams,
+    DrawTops,
+    DrawWeights,
+    DrawParts,
+    Drawn,
 }
 
 /// Rows that a kernel left as int8 blocks beside the floats.
@@ -347,6 +354,9 @@ impl Gpu {
     /// Runs what was recorded.
     fn flush(&mut self) -> Result<(), Error> {
         self.settle()?;
+        if !self.recorder.graphs {
+            self.goes_without(Shortcuts::LANES, "a step", || "nothing is captured".into())?;
+        }
         self.recorder.flush(&mut *self.driver)
     }
 
@@ -400,6 +410,23 @@ impl Gpu {
     /// Whether a shortcut may be taken.
     fn takes(&self, shortcut: Shortcuts) -> bool {
         !self.config.disabled.contains(shortcut)
+    }
+
+    /// An operation goes without a shortcut that its rows could take: an error, where it must.
+    fn goes_without(
+        &self,
+        shortcut: Shortcuts,
+        operation: &'static str,
+        why: impl FnOnce() -> String,
+    ) -> Result<(), Error> {
+        if !self.config.required.contains(shortcut) {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            found: format!("{operation} without the shortcut {shortcut} ({})", why()),
+            wanted: "it is required; leave that out, or use a model and a device that have it"
+                .into(),
+        })
     }
 
     /// Scratch memory of at least so many bytes.
@@ -886,6 +913,14 @@ impl Backend for Gpu {
 
     fn steer(&mut self, a: &Steer) -> Result<(), Error> {
         ops::streams::steer(self, a)
+    }
+
+    fn draws(&self) -> bool {
+        true
+    }
+
+    fn draw(&mut self, a: &DrawRows<'_>) -> Result<Vec<Option<u32>>, Error> {
+        ops::draw::draw(self, a)
     }
 
     fn gather_rows(&mut self, a: &GatherRows<'_>) -> Result<(), Error> {

@@ -2,13 +2,14 @@
 //! diagnosis. None changes a bit of a result.
 
 use crate::Error;
+use std::fmt;
 
 /// A set of shortcuts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortcuts(u8);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 4] = ["lanes", "staged", "spread", "index"];
+const NAMES: [&str; 5] = ["lanes", "staged", "spread", "index", "few"];
 
 impl Shortcuts {
     /// None of them.
@@ -21,6 +22,8 @@ impl Shortcuts {
     pub const SPREAD: Shortcuts = Shortcuts(4);
     /// The indexer shares a key's heads out among simdgroups.
     pub const INDEX: Shortcuts = Shortcuts(8);
+    /// Products of two to some rows read each weight once for up to eight of them.
+    pub const FEW: Shortcuts = Shortcuts(16);
 
     /// Whether all of the others are in it.
     #[must_use]
@@ -44,18 +47,32 @@ impl Shortcuts {
     }
 }
 
+impl fmt::Display for Shortcuts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = (0..).zip(NAMES).filter(|(bit, _)| self.0 >> bit & 1 == 1);
+        f.write_str(&bits.map(|(_, name)| name).collect::<Vec<_>>().join(", "))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{NAMES, Shortcuts};
 
     #[test]
     fn every_name_is_another_one() {
-        let all = [Shortcuts::LANES, Shortcuts::STAGED, Shortcuts::SPREAD, Shortcuts::INDEX];
+        let all = [
+            Shortcuts::LANES,
+            Shortcuts::STAGED,
+            Shortcuts::SPREAD,
+            Shortcuts::INDEX,
+            Shortcuts::FEW,
+        ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);
             assert!(!Shortcuts::NONE.contains(own) && Shortcuts::NONE.with(own).contains(own));
+            assert_eq!(own.to_string(), *name);
         }
         let error = Shortcuts::named("all").expect_err("no such shortcut").to_string();
-        assert!(error.contains("lanes, staged, spread, index"), "{error}");
+        assert!(error.contains("lanes, staged, spread, index, few"), "{error}");
     }
 }

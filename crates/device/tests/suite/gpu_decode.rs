@@ -77,6 +77,35 @@ fn one_row_among_others_and_alone() {
     }
 }
 
+/// Two to sixteen rows, whose kernels read a weight once for eight of them, have the bits of the
+/// CPU's rows and of other kernels.
+#[test]
+fn some_rows_at_once() {
+    let cases = [
+        Case { columns: 2304, rows: [37, 5], groups: 1 },
+        Case { columns: 512, rows: [40, 0], groups: 2 },
+    ];
+    let others = GpuConfig { disabled: Shortcuts::FEW, ..GpuConfig::default() };
+    for info in FORMATS.iter().filter(|info| info.encode.is_some()) {
+        for (case, n) in cases.iter().flat_map(|case| [3, 9, 16].map(|n| (case, n))) {
+            let mut numbers = Numbers(n as u64);
+            let coded: Vec<_> = case
+                .rows
+                .iter()
+                .map(|rows| encode(info.format, &numbers.floats(rows * case.columns, 0.5)))
+                .collect();
+            let x = numbers.floats(n * case.groups * case.columns, 1.0);
+            let found = outputs(Bench::gpu(), case, info.format, &coded, &x);
+            let name = format!("{n} rows of {} {:?}", info.name, case.rows);
+            assert!(found == outputs(Bench::scalar(), case, info.format, &coded, &x), "{name}");
+            if n == 9 {
+                let other = outputs(Bench::gpu_with(others), case, info.format, &coded, &x);
+                assert!(found == other, "{name}, other kernels");
+            }
+        }
+    }
+}
+
 /// Products of `y` in formats of each kind of activation.
 fn products_of(bench: &mut Bench, y: Buffer, n: usize) -> Vec<Vec<u32>> {
     let mut numbers = Numbers(5);

@@ -159,3 +159,23 @@ fn shortcuts_are_taken() {
     let left = [&left[..], &["hc_post_four", "hc_pre_1024", "shards_f16"]].concat();
     assert_eq!(kernels(Shortcuts::STAGED.with(Shortcuts::SPREAD)), left);
 }
+
+/// What is required is an error where it would be left out: a format without a kernel for it, or
+/// one that is disabled.
+#[test]
+fn a_required_shortcut_is_taken_or_an_error() {
+    let run = |mix, disabled, required| {
+        let config = GpuConfig { disabled, required, ..GpuConfig::default() };
+        let backend = Bench::gpu_with(config);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            sublayers(backend, mix, &mut Vec::new());
+        }))
+        .map_err(|panic| *panic.downcast::<String>().expect("an error's text"))
+    };
+    let both = Shortcuts::STAGED.with(Shortcuts::SPREAD);
+    assert_eq!(run(MIXES[0], Shortcuts::NONE, both), Ok(()));
+    let error = run(MIXES[1], Shortcuts::NONE, Shortcuts::STAGED).expect_err("MXFP4 has none");
+    assert!(error.contains("staged") && error.contains("Mxfp4"), "{error}");
+    let error = run(MIXES[0], Shortcuts::SPREAD, both).expect_err("it is disabled");
+    assert!(error.contains("spread"), "{error}");
+}

@@ -17,6 +17,8 @@
 //! The token is the one whose interval holds a uniform whole number below the kept weight, tokens
 //! laid out by ascending id; the number comes from the seed and the position (`random.rs`).
 //!
+//! A device draws the same token where no more is wanted ([`Settings::on_device`]).
+//!
 //! **Log probabilities** are those of the logits as passed, without temperature and filters:
 //! `(logit - max) - ln(sum of weights at T = 1 / 2^44)` in f64.
 //!
@@ -29,7 +31,7 @@ mod select;
 
 use crate::Error;
 pub use adjust::{Adjust, Counts};
-use ironstar_device::{LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights};
+use ironstar_device::{Draw, LOGIT_BLOCK, WEIGHT_BITS, WEIGHTS_MAX, block_maxima, exp_weights};
 
 /// Most alternatives that [`Settings::logprobs`] can ask for.
 pub const ALTERNATIVES_MAX: usize = 1024;
@@ -77,6 +79,23 @@ impl Settings {
             return refuse("logprobs", format!("{:?}", self.logprobs), "a number from 0 to 1024");
         }
         Ok(())
+    }
+
+    /// What a device is told that draws the token of a position from a row of so many logits;
+    /// `None` where more than the token is wanted of them.
+    #[must_use]
+    pub fn on_device(&self, tokens: usize, seed: u64, position: usize) -> Option<Draw> {
+        if self.logprobs.is_some() || tokens > WEIGHTS_MAX {
+            return None;
+        }
+        let filters = select::Filters::new(self, tokens);
+        Some(Draw {
+            scale: Some(1.0 / self.temperature).filter(|scale| scale.is_finite()),
+            count: filters.count.map_or(0, id_of),
+            part: filters.part.unwrap_or(select::PART_ONE),
+            weight: filters.weight,
+            number: random::bits(seed, u64::try_from(position).unwrap_or(u64::MAX)),
+        })
     }
 }
 

@@ -140,14 +140,14 @@ impl Goal {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filters {
     /// Most tokens to keep, if fewer than there are.
-    count: Option<usize>,
+    pub count: Option<usize>,
     /// p times 2^53, if below 2^53.
-    part: Option<u64>,
+    pub part: Option<u64>,
     /// Least weight; 0 if none.
-    weight: u64,
+    pub weight: u64,
 }
 
-const PART_ONE: u64 = 1 << 53;
+pub(super) const PART_ONE: u64 = 1 << 53;
 
 impl Filters {
     #[expect(

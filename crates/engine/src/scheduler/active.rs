@@ -5,10 +5,11 @@
 //! the row of the next token.
 
 use super::request::{Event, Failure, Request, RequestId, Sink, Stats};
-use super::source::Source;
+use super::source::{Made, Source};
 use crate::sampler::{Counts, Sampled, Sampler, Settings};
 use crate::speculation::{CostModel, Proposal};
 use crate::{Control, Finish, Speculation, Token};
+use ironstar_device::Draw;
 use std::time::Duration;
 
 pub(super) struct Active<S> {
@@ -63,6 +64,33 @@ impl Item {
     }
 }
 
+/// What a step gave for the rows of an item that want logits.
+#[derive(Clone, Copy)]
+pub(super) enum Given<'a> {
+    Logits(&'a [f32]),
+    /// A token a row, drawn as the sampler would.
+    Tokens(&'a [u32]),
+}
+
+impl<'a> Given<'a> {
+    /// Some rows of a step.
+    pub fn of(made: &'a Made, first: usize, rows: usize, vocabulary: usize) -> Self {
+        match made {
+            Made::Logits(all) => {
+                Given::Logits(&all[first * vocabulary..(first + rows) * vocabulary])
+            }
+            Made::Tokens(all) => Given::Tokens(&all[first..first + rows]),
+        }
+    }
+
+    /// Logits of one of so many rows, if there are any.
+    fn row(self, index: usize, rows: usize) -> Option<&'a [f32]> {
+        let Given::Logits(all) = self else { return None };
+        let width = all.len() / rows;
+        Some(&all[index * width..(index + 1) * width])
+    }
+}
+
 impl<S> Active<S> {
     /// Reads its prompt, or reads again what a failed step lost.
     pub fn is_reading(&self, position: usize) -> bool {
@@ -83,17 +111,16 @@ impl<S> Active<S> {
         &mut self,
         (source, sampler): (&mut T, &mut Sampler),
         item: &Item,
-        logits: &[f32],
+        mut given: Given<'_>,
         now: Duration,
     ) -> Result<Option<Finish>, Failure> {
-        let mut logits = logits;
-        if item.scores {
+        if let (true, Given::Logits(logits)) = (item.scores, given) {
             let (position, rows) = (source.position(&self.session), item.tokens.len());
             let width = logits.len() / rows;
             if self.score(sampler, (position, rows), logits)? == Control::Stop {
                 return Ok(Some(Finish::Stopped));
             }
-            logits = &logits[logits.len() - width..];
+            given = Given::Logits(&logits[logits.len() - width..]);
         }
         if !item.draws {
             source.keep(&mut self.session, &item.tokens, None)?;
@@ -101,17 +128,16 @@ impl<S> Active<S> {
         }
         let sure = item.tokens.len() - item.guesses;
         if item.reads {
-            source.keep(&mut self.session, &item.tokens, Some(logits))?;
+            source.keep(&mut self.session, &item.tokens, given.row(0, 1))?;
             source.mark(&mut self.session)?;
             if let Some(finish) = self.told(source) {
                 return Ok(Some(finish));
             }
-            return self.draw(sampler, logits, &[], now).1;
+            return self.draw(sampler, given, &[], now).1;
         }
-        let (right, drawn) = self.draw(sampler, logits, &item.tokens[sure..], now);
-        let width = logits.len() / (item.guesses + 1);
-        let last = &logits[right * width..(right + 1) * width];
-        source.keep(&mut self.session, &item.tokens[..sure + right], Some(last))?;
+        let (right, drawn) = self.draw(sampler, given, &item.tokens[sure..], now);
+        let last = given.row(right, item.guesses + 1);
+        source.keep(&mut self.session, &item.tokens[..sure + right], last)?;
         drawn
     }
 
@@ -120,23 +146,35 @@ impl<S> Active<S> {
         (self.progress(position) == Control::Stop).then_some(Finish::Stopped)
     }
 
+    /// How a device draws its token at so many positions behind its last, if no more is wanted.
+    pub fn on_device(&self, tokens: usize, guess: usize) -> Option<Draw> {
+        let what = &self.request.what;
+        let plain = what.adjust.is_off() && self.request.constraint.is_none();
+        let position = self.timeline.len() + guess;
+        what.settings.on_device(tokens, what.seed, position).filter(|_| plain)
+    }
+
     /// Draws tokens from rows of logits as long as guesses are right: how many were, and why it
     /// ended if it did.
     pub fn draw(
         &mut self,
         sampler: &mut Sampler,
-        logits: &[f32],
+        given: Given<'_>,
         guesses: &[u32],
         now: Duration,
     ) -> (usize, Result<Option<Finish>, Failure>) {
-        let width = logits.len() / (guesses.len() + 1);
         let mut right = 0;
         if let Some(finish) = self.limit() {
             return (right, Ok(Some(finish)));
         }
         loop {
-            let row = &logits[right * width..(right + 1) * width];
-            let drawn = self.sample(sampler, row).and_then(|sampled| {
+            let sampled = match (given, given.row(right, guesses.len() + 1)) {
+                (Given::Tokens(tokens), _) => {
+                    Ok(Sampled { token: tokens[right], logprob: None, top: Vec::new() })
+                }
+                (_, row) => self.sample(sampler, row.unwrap_or_default()),
+            };
+            let drawn = sampled.and_then(|sampled| {
                 self.accept(sampled.token)?;
                 Ok(self.give(sampled, now))
             });

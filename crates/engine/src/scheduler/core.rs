@@ -1,13 +1,14 @@
 //! The scheduler itself: a machine that takes one turn after the other.
 
-use super::active::{Active, Item};
+use super::active::{Active, Given, Item};
 use super::clock::Clock;
 use super::pacer::Pacer;
 use super::request::{Event, Failure, Request, RequestId, Sink, Stats};
-use super::source::{Facts, Rows, Source, Work};
+use super::source::{Facts, Made, Rows, Source, Work};
 use crate::sampler::{Counts, Sampler};
 use crate::speculation::{CostModel, Cycle, Proposal, Wish, propose};
 use crate::{Control, Error, Finish, Speculation};
+use ironstar_device::Draw;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -444,7 +445,7 @@ impl<S: Source> Scheduler<S> {
         let whole = self.source.logits(&active.session).map(<[f32]>::to_vec);
         let whole = whole.filter(|_| position == active.timeline.len());
         let drawn = match whole.filter(|_| !active.request.cancel.is_raised()) {
-            Some(logits) => active.draw(&mut self.sampler, &logits, &[], now).1,
+            Some(logits) => active.draw(&mut self.sampler, Given::Logits(&logits), &[], now).1,
             None => Ok(None),
         };
         match drawn {
@@ -464,7 +465,7 @@ impl<S: Source> Scheduler<S> {
             failures.into_iter().map(|(index, failure)| (index, Err(failure))).collect();
         if !items.is_empty() {
             match self.evaluate(&items) {
-                Ok(logits) => ends.extend(self.settle(&items, &logits, begin)),
+                Ok(made) => ends.extend(self.settle(&items, &made, begin)),
                 Err(failure) => ends.extend(self.failed(&items, failure)),
             }
         }
@@ -559,7 +560,20 @@ impl<S: Source> Scheduler<S> {
         (items, failures)
     }
 
-    fn evaluate(&mut self, items: &[Item]) -> Result<Vec<f32>, Failure> {
+    /// How the source draws all tokens of a step, if it can and they are all that is wanted.
+    fn draws(&self, items: &[Item]) -> Option<Vec<Draw>> {
+        let (mut draws, tokens) = (Vec::new(), self.facts.vocabulary);
+        for item in items.iter().filter(|item| item.draws || item.scores) {
+            for guess in 0..item.logit_rows() {
+                let draw = self.active[item.index].on_device(tokens, guess);
+                draws.push(draw.filter(|_| !item.reads)?);
+            }
+        }
+        (1..=self.source.draw_rows()).contains(&draws.len()).then_some(draws)
+    }
+
+    fn evaluate(&mut self, items: &[Item]) -> Result<Made, Failure> {
+        let draws = self.draws(items);
         let mut left = items.iter().peekable();
         let mut work = Vec::with_capacity(items.len());
         for (index, active) in self.active.iter_mut().enumerate() {
@@ -573,22 +587,25 @@ impl<S: Source> Scheduler<S> {
             work.push(Work { session: &mut active.session, tokens: &item.tokens, logits });
         }
         let source = &mut self.source;
-        guarded(|| source.step(&mut work))
+        guarded(|| match &draws {
+            Some(draws) => source.step_drawn(&mut work, draws),
+            None => source.step(&mut work).map(Made::Logits),
+        })
     }
 
     fn settle(
         &mut self,
         items: &[Item],
-        mut logits: &[f32],
+        made: &Made,
         begin: Begin,
     ) -> Vec<(usize, Result<Finish, Failure>)> {
         let (mut ends, mut answers, mut prompt_rows, mut guesses) = (Vec::new(), 0, 0, 0);
         let lone = self.active.len() == 1;
         let now = self.clock.now();
+        let mut first = 0;
         for item in items {
-            let wanted = item.logit_rows();
-            let (rows, rest) = logits.split_at(wanted * self.facts.vocabulary);
-            logits = rest;
+            let rows = Given::of(made, first, item.logit_rows(), self.facts.vocabulary);
+            first += item.logit_rows();
             let active = &mut self.active[item.index];
             let before = (active.stats.tokens, active.stats.speculation.accepted);
             let (source, sampler) = (&mut self.source, &mut self.sampler);

@@ -52,7 +52,7 @@ pub use self::core::{Limits, Scheduler, Status};
 pub use clock::{Clock, FakeClock, SystemClock};
 pub use constraint::Constraint;
 pub use request::{Event, Failure, Request, RequestId, Sink, Stats};
-pub use source::{Facts, Rows, Source, Work};
+pub use source::{Facts, Made, Rows, Source, Work};
 pub use thread::{Client, Ticket, spawn};
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What a scheduler takes tokens from: a model, or a script in its place.
 
 use crate::{Drafter, Engine, Error, Session, Speculation, draft};
-use ironstar_device::{Span, Step};
+use ironstar_device::{Draw, Span, Step};
 use ironstar_model::{LogitsFor, State};
 
 /// What a scheduler must know of a source; it does not change.
@@ -37,6 +37,15 @@ pub struct Work<'a, S> {
     pub tokens: &'a [u32],
     /// Which of them need logits.
     pub logits: Rows,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Made {
+    /// Rows of logits, one behind the other.
+    Logits(Vec<f32>),
+    /// A token a row.
+    Tokens(Vec<u32>),
 }
 
 /// Sessions that move in common steps. A trait because a server's tests must run without weights:
@@ -99,7 +108,23 @@ pub trait Source {
     /// Positions stay; after a failure they may be lower than before.
     fn step(&mut self, work: &mut [Work<'_, Self::Session>]) -> Result<Vec<f32>, Error>;
 
-    /// Keeps the first tokens of a session's last step; `logits` are those of the last one kept.
+    /// Most rows of a step that [`Source::step_drawn`] draws tokens of; 0 if it draws none.
+    fn draw_rows(&self) -> usize {
+        0
+    }
+
+    /// [`Source::step`] where only the tokens of the rows that want logits are asked for, drawn so.
+    fn step_drawn(
+        &mut self,
+        work: &mut [Work<'_, Self::Session>],
+        draws: &[Draw],
+    ) -> Result<Made, Error> {
+        let _it_draws_none = draws;
+        self.step(work).map(Made::Logits)
+    }
+
+    /// Keeps the first tokens of a session's last step; `logits` are those of the last one kept, if
+    /// they were asked for.
     fn keep(
         &mut self,
         session: &mut Self::Session,
@@ -124,6 +149,31 @@ pub trait Source {
 /// Blocks of a stored state that are put back at once: beside answers, and where nobody waits, so
 /// many that reading ahead is worth it.
 const PIECE: (usize, usize) = (2, 64);
+
+/// All rows as one step, and which of them want logits.
+fn rows_of(work: &[Work<'_, Session>]) -> (Step, Vec<usize>) {
+    let (mut tokens, mut spans, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+    for item in work {
+        let rows = tokens.len()..tokens.len() + item.tokens.len();
+        match item.logits {
+            Rows::None => {}
+            Rows::Last => wanted.push(rows.end - 1),
+            Rows::All => wanted.extend(rows.clone()),
+        }
+        tokens.extend_from_slice(item.tokens);
+        spans.push(Span { rows, position: item.session.position() });
+    }
+    (Step { tokens, spans }, wanted)
+}
+
+/// After a step that failed: every session is where it can go on from.
+fn take_back(work: &mut [Work<'_, Session>]) {
+    for item in work {
+        item.session.recover();
+        let position = item.session.position();
+        item.session.timeline.truncate(position);
+    }
+}
 
 impl Source for Engine {
     type Session = Session;
@@ -191,32 +241,32 @@ impl Source for Engine {
     }
 
     fn step(&mut self, work: &mut [Work<'_, Session>]) -> Result<Vec<f32>, Error> {
-        let (mut tokens, mut spans, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
-        for item in work.iter() {
-            let rows = tokens.len()..tokens.len() + item.tokens.len();
-            match item.logits {
-                Rows::None => {}
-                Rows::Last => wanted.push(rows.end - 1),
-                Rows::All => wanted.extend(rows.clone()),
-            }
-            tokens.extend_from_slice(item.tokens);
-            spans.push(Span { rows, position: item.session.position() });
-        }
+        let (step, wanted) = rows_of(work);
         let mut states: Vec<&mut State> =
             work.iter_mut().map(|item| item.session.state_mut()).collect();
-        let step = Step { tokens, spans };
         let made = self.step_of(&step, &mut states, LogitsFor::Rows(&wanted), LogitsFor::None);
-        match made {
-            Ok(output) => Ok(output.logits.values().to_vec()),
-            Err(error) => {
-                for item in work {
-                    item.session.recover();
-                    let position = item.session.position();
-                    item.session.timeline.truncate(position);
-                }
-                Err(error)
-            }
-        }
+        made.map(|output| output.logits.values().to_vec()).inspect_err(|_| take_back(work))
+    }
+
+    fn draw_rows(&self) -> usize {
+        Engine::draw_rows(self)
+    }
+
+    fn step_drawn(
+        &mut self,
+        work: &mut [Work<'_, Session>],
+        draws: &[Draw],
+    ) -> Result<Made, Error> {
+        let (step, wanted) = rows_of(work);
+        let mut states: Vec<&mut State> =
+            work.iter_mut().map(|item| item.session.state_mut()).collect();
+        let made = self.step_drawn_of(&step, &mut states, LogitsFor::Rows(&wanted), draws);
+        let made = made.and_then(|drawn| match drawn.into_iter().collect() {
+            Some(tokens) => Ok(Made::Tokens(tokens)),
+            // The sampler says what is wrong with a row.
+            None => self.drawn_logits(draws.len()).map(Made::Logits),
+        });
+        made.inspect_err(|_| take_back(work))
     }
 
     fn keep(
@@ -228,8 +278,9 @@ impl Source for Engine {
         let before = session.position();
         session.keep(self, tokens.len())?;
         session.timeline.extend_from_slice(tokens);
+        session.logits.clear();
+        session.logits_at = 0;
         if let Some(logits) = logits {
-            session.logits.clear();
             session.logits.extend_from_slice(logits);
             session.logits_at = session.position();
         }

@@ -2,6 +2,7 @@
 
 mod cards;
 mod common;
+mod draw;
 mod faults;
 mod nano;
 mod pipeline;

@@ -11,9 +11,10 @@ use super::weights::parts;
 use crate::steering::Steering;
 use crate::{At, Error, Logits, Observer, What};
 use ironstar_device::{
-    Attend, Backend, Buffer, Cells, Compress, CompressState, CompressedRows, Experts, GateKind,
-    GatherRows, HcHead, HcPost, HcPre, HcWeights, IndexSelect, KvRows, Matrix, Part, Project,
-    ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, RowKind, Span, Steer, StoreWindow,
+    Attend, Backend, Buffer, Cells, Compress, CompressState, CompressedRows, Draw, DrawRows,
+    Experts, GateKind, GatherRows, HcHead, HcPost, HcPre, HcWeights, IndexSelect, KvRows, Matrix,
+    Part, Project, ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, RowKind, Span, Steer,
+    StoreWindow,
 };
 
 /// What the functions of a pass share.
@@ -415,28 +416,53 @@ impl Pass<'_> {
         head: &Head,
         output: Matrix,
     ) -> Result<Logits, Error> {
-        let (shape, s) = (self.shape, self.scratch);
-        let vocabulary = shape.vocabulary;
+        let (vocabulary, logits) = (self.shape.vocabulary, self.scratch.logits);
         let mut values = std::mem::take(&mut self.values);
         values.clear();
         values.resize(rows.len() * vocabulary, 0.0);
         for (rows, out) in rows.chunks(LOGIT_ROWS).zip(values.chunks_mut(LOGIT_ROWS * vocabulary)) {
-            let width = shape.streams * shape.width;
-            self.backend.gather_rows(&GatherRows { x, width, rows, out: s.picked, at: 0 })?;
-            self.backend.hc_head(&HcHead {
-                x: s.picked,
-                rows: rows.len(),
-                streams: shape.streams,
-                weights: head.mix,
-                norm: head.norm,
-                norm_eps: shape.norm_eps,
-                hc_eps: shape.hc_eps,
-                out: s.hidden,
-            })?;
-            self.project(s.hidden, rows.len(), &[(output, s.logits)])?;
-            gates::vocabulary(self.backend, s.logits, vocabulary, out)?;
+            self.output_rows(x, rows, head, output)?;
+            gates::vocabulary(self.backend, logits, vocabulary, out)?;
         }
         Ok(Logits { vocabulary, rows, values })
+    }
+
+    /// Tokens of at most [`LOGIT_ROWS`] rows of `x`, drawn where their logits are, which stay there
+    /// until others come.
+    pub fn draw(
+        &mut self,
+        x: Buffer,
+        rows: &[usize],
+        (head, output): (&Head, Matrix),
+        draws: &[Draw],
+    ) -> Result<Vec<Option<u32>>, Error> {
+        self.output_rows(x, rows, head, output)?;
+        let (logits, tokens) = (self.scratch.logits, self.shape.vocabulary);
+        Ok(self.backend.draw(&DrawRows { logits, tokens, rows: draws })?)
+    }
+
+    /// Logits of at most [`LOGIT_ROWS`] rows of `x` in their buffer.
+    fn output_rows(
+        &mut self,
+        x: Buffer,
+        rows: &[usize],
+        head: &Head,
+        output: Matrix,
+    ) -> Result<(), Error> {
+        let (shape, s) = (self.shape, self.scratch);
+        let width = shape.streams * shape.width;
+        self.backend.gather_rows(&GatherRows { x, width, rows, out: s.picked, at: 0 })?;
+        self.backend.hc_head(&HcHead {
+            x: s.picked,
+            rows: rows.len(),
+            streams: shape.streams,
+            weights: head.mix,
+            norm: head.norm,
+            norm_eps: shape.norm_eps,
+            hc_eps: shape.hc_eps,
+            out: s.hidden,
+        })?;
+        self.project(s.hidden, rows.len(), &[(output, s.logits)])
     }
 
     pub fn project(

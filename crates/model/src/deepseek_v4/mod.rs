@@ -72,15 +72,19 @@ use crate::{
 use follow::Known;
 use forward::{Pass, Ropes, Run};
 use halves::Shared;
-use ironstar_device::{Arena, Backend, Embed, Part, Step};
+use ironstar_device::{Arena, Backend, Draw, Embed, Part, Step};
 use ironstar_gguf::Gguf;
 use load::{Drafter, Loaded, Weights};
 use orders::Order;
 use pipeline::Pipe;
 use results::Given;
-use scratch::{For, Scratch};
+use scratch::{For, LOGIT_ROWS, Scratch};
 use state::Kept;
 use std::sync::Arc;
+
+/// Rows that want logits and draft logits, how their tokens are drawn where they are, and the
+/// order's number.
+type Asked<'a> = (Vec<usize>, Vec<usize>, &'a [Draw], u64);
 
 /// Limit on [`Options::step_rows_max`].
 const STEP_ROWS_LIMIT: usize = 65_536;
@@ -372,7 +376,7 @@ impl Model {
         let wants = (&rows[..], wanted.drafts, &draft_rows[..], shared);
         let number = self.lead_step(backend, step, states, wants)?;
         let is_wanted = !rows.is_empty() || wanted.drafts != LogitsFor::None;
-        let rows = (rows, draft_rows, number);
+        let rows = (rows, draft_rows, &[][..], number);
         let made = self.evaluate(backend, step, states, (rows, values), (shared, observer));
         let made = match &self.kept.pipe {
             // The rest of a step that gives nothing is not waited for.
@@ -382,6 +386,50 @@ impl Model {
             _ => made,
         };
         made.inspect_err(|error| self.give_up(backend, error))
+    }
+
+    /// Most rows of a step whose tokens [`Model::forward_drawn`] can draw; 0 if it cannot.
+    #[must_use]
+    pub fn draw_rows(&self, backend: &dyn Backend) -> usize {
+        if self.ranks() == 1 && self.kept.pipe.is_none() && backend.draws() {
+            LOGIT_ROWS
+        } else {
+            0
+        }
+    }
+
+    /// [`Model::forward`] for those who want tokens: the device draws one of each of these rows,
+    /// and no logits come back. `None` where they must be looked at.
+    pub fn forward_drawn(
+        &mut self,
+        backend: &mut dyn Backend,
+        step: &Step,
+        states: &mut [&mut State],
+        rows: LogitsFor<'_>,
+        draws: &[Draw],
+    ) -> Result<Vec<Option<u32>>, Error> {
+        self.check_step(step, states)?;
+        let rows = rows_of(rows, step)?;
+        let most = self.draw_rows(backend);
+        if rows.len() != draws.len() || rows.len() > most {
+            let found = format!("{} draws of {} rows", draws.len(), rows.len());
+            return Err(Error::Step { found, wanted: format!("one each, of at most {most} rows") });
+        }
+        for (span, state) in step.spans.iter().zip(states.iter()) {
+            state.check_begin(span.rows.len())?;
+        }
+        let shared = self.shared(backend, step, false);
+        let rows = (rows, Vec::new(), draws, 0);
+        let made = self.evaluate(backend, step, states, (rows, Vec::new()), (shared, None));
+        made.map(|output| output.drawn).inspect_err(|error| self.give_up(backend, error))
+    }
+
+    /// Logits of the first rows that the last [`Model::forward_drawn`] drew from, as long as
+    /// nothing was evaluated or guessed since.
+    pub fn drawn_logits(&self, backend: &mut dyn Backend, rows: usize) -> Result<Vec<f32>, Error> {
+        let mut values = vec![0.0; rows * self.kept.shape.vocabulary];
+        backend.read_f32(self.scratch.logits, 0, &mut values)?;
+        Ok(values)
     }
 
     /// What ranks share of a step, as rank 0 decides it. Who looks on wants all rows at once.
@@ -420,7 +468,7 @@ impl Model {
         for (span, state) in step.spans.iter().zip(states.iter()) {
             state.check_begin(span.rows.len())?;
         }
-        let rows = (rows, draft_rows, 0);
+        let rows = (rows, draft_rows, &[][..], 0);
         let made = self.evaluate(backend, step, states, (rows, Vec::new()), (shared, None));
         made.inspect_err(|error| self.give_up(backend, error))
     }
@@ -431,7 +479,7 @@ impl Model {
         backend: &mut dyn Backend,
         step: &Step,
         states: &mut [&mut State],
-        ((rows, draft_rows, number), values): ((Vec<usize>, Vec<usize>, u64), Vec<f32>),
+        ((rows, draft_rows, draws, number), values): (Asked<'_>, Vec<f32>),
         (shared, observer): (Shared, Option<&mut dyn Observer>),
     ) -> Result<Output, Error> {
         let steering = self.steering.as_ref().map(Steering::identity).unwrap_or_default();
@@ -474,7 +522,7 @@ impl Model {
         }
         let output = match pipe.filter(|pipe| !pipe.is_last()) {
             Some(pipe) => pipe.pass_on(pass.backend, number, all).map(|()| Output::default())?,
-            None => self.finish(&mut pass, step, states, (rows, draft_rows))?,
+            None => self.finish(&mut pass, step, states, (rows, draft_rows, draws))?,
         };
         if self.part.ranks > 1 {
             // A gate that has failed is seen before its rows can be kept.
@@ -492,13 +540,18 @@ impl Model {
         pass: &mut Pass<'_>,
         step: &Step,
         states: &[&mut State],
-        (rows, draft_rows): (Vec<usize>, Vec<usize>),
+        (rows, draft_rows, draws): (Vec<usize>, Vec<usize>, &[Draw]),
     ) -> Result<Output, Error> {
         let (streams, out) = (pass.shape.streams, pass.scratch.x);
         let end = At { layer: pass.shape.layers, what: What::LayerIn };
         pass.observe(end, out, streams * pass.shape.width)?;
-        let logits = pass.logits(out, rows, self.weights.head(), self.weights.output())?;
-        let mut drafts = Logits { vocabulary: pass.shape.vocabulary, ..Logits::default() };
+        let (head, output) = (self.weights.head(), self.weights.output());
+        let none = Logits { vocabulary: pass.shape.vocabulary, ..Logits::default() };
+        let (logits, drawn) = match draws {
+            [] => (pass.logits(out, rows, head, output)?, Vec::new()),
+            _ => (none.clone(), pass.draw(out, &rows, (head, output), draws)?),
+        };
+        let mut drafts = none;
         match &self.drafter {
             None => {}
             Some(Drafter::Spark(spark)) => dspark_pass::feed(pass, spark, states)?,
@@ -506,7 +559,7 @@ impl Model {
                 drafts = draft::feed(pass, &self.weights, mtp, step, states, draft_rows)?;
             }
         }
-        Ok(Output { logits, drafts })
+        Ok(Output { logits, drafts, drawn })
     }
 
     /// All layers of this node, with all rows at once.

@@ -47,6 +47,7 @@ impl Given {
             0 => Given::Output(Output {
                 logits: logits(&mut from, vocabulary)?,
                 drafts: logits(&mut from, vocabulary)?,
+                drawn: Vec::new(),
             }),
             1 => Given::Drafted(Drafted {
                 tokens: from.list(Reader::id)?,

@@ -59,8 +59,8 @@ pub struct CudaConfig {
 struct Loaded {
     function: sys::CUfunction,
     name: &'static str,
-    /// Bytes of each parameter, where the driver tells.
-    parameters: Option<Vec<usize>>,
+    /// Bytes of its parameters at its last launch, which are those that it takes.
+    parameters: Vec<usize>,
     /// Bytes of its pool of shared memory.
     pool: u32,
 }
@@ -292,13 +292,12 @@ impl Driver for Cuda {
             let wanted = "a name of the kernel text".into();
             return Err(Error::Shape { operation: "kernel", found, wanted });
         }
-        let parameters = self.context.tells_parameters().then(|| parameters(function));
         let pool = super::text::pool_bytes(name);
         if pool > 0 {
             allow_pool(function, pool)?;
         }
         let id = u32::try_from(self.kernels.len()).expect("a few hundred kernels");
-        self.kernels.push(Loaded { function, name, parameters, pool });
+        self.kernels.push(Loaded { function, name, parameters: Vec::new(), pool });
         self.names.insert(name, Kernel(id));
         Ok(Kernel(id))
     }
@@ -314,8 +313,9 @@ impl Driver for Cuda {
         self.context.enter()?;
         let index = usize::try_from(kernel.0).ok().filter(|index| *index < self.kernels.len());
         let index = index.ok_or(Error::Handle { operation: "launch", id: kernel.0 })?;
+        let tells = self.context.tells_parameters();
+        fits(&mut self.kernels[index], tells, buffers.len(), arguments)?;
         let loaded = &self.kernels[index];
-        fits(loaded, buffers.len(), arguments)?;
         let mut pointers = [std::ptr::null_mut::<c_void>(); PARAMETERS_MAX];
         for (pointer, buffer) in pointers.iter_mut().zip(buffers) {
             *pointer = (&raw const buffer.0).cast_mut().cast();
@@ -467,34 +467,39 @@ fn overlap_attribute() -> sys::CUlaunchAttribute {
     }
 }
 
-/// Bytes of each parameter of a kernel.
-fn parameters(function: sys::CUfunction) -> Vec<usize> {
-    let mut sizes = Vec::new();
-    while sizes.len() < PARAMETERS_MAX {
+/// Bytes of the first parameters of a kernel, of which it should have so many; fewer if it has
+/// fewer. What lies behind the last is never asked for: that is an error to the driver, and to
+/// tools that look for errors.
+fn parameters(function: sys::CUfunction, count: usize) -> Vec<usize> {
+    let size_of = |index: usize| {
         let (mut offset, mut size) = (0, 0);
         // SAFETY: the function is of a loaded module; an index past the last gives an error.
-        let status = unsafe {
-            sys::cuFuncGetParamInfo(function, sizes.len(), &raw mut offset, &raw mut size)
-        };
-        if status != CUresult::CUDA_SUCCESS {
-            break;
-        }
-        sizes.push(size);
-    }
-    sizes
+        let status =
+            unsafe { sys::cuFuncGetParamInfo(function, index, &raw mut offset, &raw mut size) };
+        (status == CUresult::CUDA_SUCCESS).then_some(size)
+    };
+    (0..count).map_while(size_of).collect()
 }
 
-/// Whether a launch passes what the kernel takes.
-fn fits(kernel: &Loaded, buffers: usize, arguments: &[u8]) -> Result<(), Error> {
-    let count = buffers + usize::from(!arguments.is_empty());
+/// Whether a launch passes what the kernel takes, where the driver tells. The struct behind the
+/// buffers tells a buffer too few: it has a size of its own.
+fn fits(kernel: &mut Loaded, tells: bool, buffers: usize, arguments: &[u8]) -> Result<(), Error> {
     let last = (!arguments.is_empty()).then_some(arguments.len());
     let given = || std::iter::repeat_n(size_of::<u64>(), buffers).chain(last);
-    let wanted = match &kernel.parameters {
-        _ if count > PARAMETERS_MAX => format!("at most {PARAMETERS_MAX} parameters"),
-        Some(sizes) if !given().eq(sizes.iter().copied()) => {
-            format!("parameters of {sizes:?} bytes")
+    let count = given().count();
+    let fits = count <= PARAMETERS_MAX;
+    if fits && (!tells || given().eq(kernel.parameters.iter().copied())) {
+        return Ok(());
+    }
+    let wanted = if fits {
+        let sizes = parameters(kernel.function, count);
+        if given().eq(sizes.iter().copied()) {
+            kernel.parameters = sizes;
+            return Ok(());
         }
-        _ => return Ok(()),
+        format!("parameters of {sizes:?} bytes")
+    } else {
+        format!("at most {PARAMETERS_MAX} parameters")
     };
     let found = format!("{} with {buffers} buffers and {} bytes", kernel.name, arguments.len());
     Err(Error::Shape { operation: "launch", found, wanted })

@@ -10,7 +10,7 @@ use ironstar_quant::{Activation, Format};
 /// `DECODE_PLACES`, `DECODE_UNROLL`, `SHORT_COLUMNS`, `SHORT_TILE` and `SHARD_COLUMNS` of the
 /// kernels.
 const PLACES: u32 = 1280;
-const UNROLL: u32 = 4;
+pub(super) const UNROLL: u32 = 4;
 const SHORT_COLUMNS: u32 = 2048;
 const SHORT_TILE: u32 = 17_408;
 const SHARD_COLUMNS_MAX: usize = 3584;
@@ -55,7 +55,8 @@ fn runs(a: &ProductArgs, rows: u32) -> u32 {
     a.rows.iter().map(|all| all.div_ceil(rows)).sum()
 }
 
-fn integers(multiprocessors: u32, format: Format, a: &ProductArgs) -> Option<Plan> {
+/// The launch of a format with integer blocks, one slot after another.
+pub(super) fn integers(multiprocessors: u32, format: Format, a: &ProductArgs) -> Option<Plan> {
     let (name, units, resident) = integer_kernel(format)?;
     let elements = u32::try_from(format.info().block_elements).ok()?;
     let blocks = a.columns / elements;

@@ -3,10 +3,10 @@
 use super::super::arguments::{ActivateArgs, CellsArgs, RouteArgs, SortArgs, TileOfSlots};
 use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{Gpu, Scratch, Weights, check, size, small};
+use super::super::{Gpu, Scratch, Shortcuts, Weights, check, size, small};
 use super::decode::{self, Staged};
 use super::products::{INPUTS, Input, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
-use super::{GROUP, ROW_GROUP, SIMDGROUPS, big};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS, big, few};
 use crate::{Cells, Error, Experts, Ffn, Matrix, Route, RouteBy};
 use ironstar_quant::Activation;
 
@@ -153,6 +153,10 @@ impl Half<'_> {
         let outputs = [(down, out)];
         let whole = gpu.rows.len() == 1 && self.matrices.ways == 1;
         let staged = whole && decode::stages(gpu, operation, down)?;
+        if whole && !staged && self.gains.is_some() {
+            let why = || format!("down is {:?}, or it is disabled", down.format);
+            gpu.goes_without(Shortcuts::STAGED, operation, why)?;
+        }
         let x = match staged {
             true => Input::Staged(Staged { gate, up, gains: self.gains, limit }),
             false => Input::Made(self.activate(gpu, [gate, up], inner, limit)?),
@@ -241,7 +245,13 @@ fn sorted(
     }
     let integer = routed.iter().all(|weights| weights.activation() != Activation::F32);
     let matrices = [0, 1, 2].map(|i| (routed[i].format(), columns[i]));
+    let few = few::experts(gpu, matrices, [n, slots]);
+    if n <= few::ROWS_MAX && !few {
+        let why = || format!("experts of {:?}, or it is disabled", matrices.map(|m| m.0));
+        gpu.goes_without(Shortcuts::FEW, "experts", why)?;
+    }
     let width = match integer {
+        true if few => few::SLOTS,
         true if big::experts(gpu, matrices, [slots, stack]) => big::SLOTS,
         true => TILE_INPUTS,
         false => INPUTS,

@@ -42,6 +42,15 @@ fn check_shape(gpu: &Gpu, a: &IndexSelect<'_>) -> Result<(), Error> {
     )
 }
 
+/// Refuses to go without the kernel for few rows where it is required.
+fn require(gpu: &Gpu, n: usize, taken: bool) -> Result<(), Error> {
+    if taken || n > FEW_ROWS {
+        return Ok(());
+    }
+    let why = || "rows of floats, or it is disabled".to_owned();
+    gpu.goes_without(Shortcuts::INDEX, OPERATION, why)
+}
+
 pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Result<(), Error> {
     let n = gpu.rows.len();
     if n == 0 {
@@ -96,6 +105,7 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
         arguments.row0 = small(OPERATION, first)?;
         if scoring {
             let few = n <= FEW_ROWS && gpu.takes(Shortcuts::INDEX);
+            require(gpu, n, few && fp4_rows)?;
             let (name, q, keys, group) = match fp4_rows {
                 true if few => ("index_scores_few", queries, 32, FEW_GROUP),
                 true => ("index_scores_fp4", queries, GROUP, GROUP),

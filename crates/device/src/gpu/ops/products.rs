@@ -1,10 +1,10 @@
 //! Matrices times rows.
 
-use super::super::arguments::{Planes, ProductArgs, QuantiseArgs};
+use super::super::arguments::{ProductArgs, QuantiseArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{Gpu, Scratch, check, size, small};
-use super::{GROUP, SIMDGROUPS, decode};
+use super::super::{Gpu, Scratch, Shortcuts, check, size, small};
+use super::{GROUP, SIMDGROUPS, decode, few};
 use crate::{Error, Matrix, Project, ProjectGrouped};
 use ironstar_quant::{Activation, Format};
 
@@ -207,8 +207,7 @@ fn launch(
     format: Format,
     batch: &[(Matrix, Place)],
 ) -> Result<(), Error> {
-    let operation = p.operation;
-    let first = batch[0].0;
+    let (operation, first) = (p.operation, batch[0].0);
     let mut arguments = ProductArgs {
         columns: small(operation, first.columns)?,
         slots: small(operation, p.slots)?,
@@ -224,8 +223,7 @@ fn launch(
     let mut places = [Place::NONE; 2 * MATRICES + 5];
     for (index, (matrix, out)) in batch.iter().enumerate() {
         let weights = gpu.weights(operation, *matrix)?;
-        let own: Planes = weights.planes();
-        arguments.planes[index] = own;
+        arguments.planes[index] = weights.planes();
         arguments.rows[index] = small(operation, matrix.rows / p.groups)?;
         places[2 * index] = Place::At(weights.address);
         places[2 * index + 1] = *out;
@@ -246,13 +244,10 @@ fn launch(
     if let Some(plan) = decode::plan(gpu.multiprocessors(), format, &arguments).filter(|_| alone) {
         return decode::launch(gpu, &plan, &places, &mut arguments);
     }
-    let large = match p.stacked {
-        None => super::big::plain(gpu, format, &arguments),
-        Some(Stacked { sorted: Some(sorted), .. }) => {
-            super::big::stacked(gpu, format, &arguments, sorted.width)
-        }
-        Some(_) => None,
-    };
+    if launch_few(gpu, p, format, &mut places, &mut arguments)? {
+        return Ok(());
+    }
+    let large = large(gpu, p, format, &arguments);
     let width = large.map_or_else(|| tile_width(p, format), |kernel| kernel.slots);
     let mut tiles = p.slots.div_ceil(width.max(1));
     if let Some(Stacked { sorted: Some(sorted), .. }) = p.stacked {
@@ -270,6 +265,52 @@ fn launch(
     let (name, units) = kernel_of(format, width, &arguments.rows);
     let grid = [units.div_ceil(SIMDGROUPS), small(operation, tiles)?, arguments.groups];
     launch_checked(gpu, operation, name, grid, GROUP, &places, &arguments)
+}
+
+/// The kernel for large tiles, if it is one for them.
+fn large(
+    gpu: &Gpu,
+    p: &Product<'_>,
+    format: Format,
+    arguments: &ProductArgs,
+) -> Option<super::big::Kernel> {
+    match p.stacked {
+        None => super::big::plain(gpu, format, arguments),
+        Some(Stacked { sorted: Some(sorted), .. }) => {
+            super::big::stacked(gpu, format, arguments, sorted.width)
+        }
+        Some(_) => None,
+    }
+}
+
+/// Launches a kernel for two to some rows, if there is one for them.
+fn launch_few(
+    gpu: &mut Gpu,
+    p: &Product<'_>,
+    format: Format,
+    places: &mut [Place; 2 * MATRICES + 5],
+    arguments: &mut ProductArgs,
+) -> Result<bool, Error> {
+    let tiles = match p.stacked {
+        None => (2..=few::ROWS_MAX).contains(&p.slots).then(|| p.slots.div_ceil(few::SLOTS)),
+        Some(Stacked { sorted, .. }) => {
+            let sorted = sorted.filter(|sorted| sorted.width == few::SLOTS);
+            sorted.map(|sorted| {
+                (places[11], places[12]) = (sorted.order, sorted.tiles);
+                sorted.count
+            })
+        }
+    };
+    let Some(tiles) = tiles else { return Ok(false) };
+    if let Some(plan) = few::plan(gpu, format, arguments, tiles) {
+        few::launch(gpu, &plan, &places[..], arguments, small(p.operation, tiles)?)?;
+        return Ok(true);
+    }
+    if format.info().activation != Activation::F32 {
+        let why = || format!("{format:?} with {} columns, or it is disabled", arguments.columns);
+        gpu.goes_without(Shortcuts::FEW, p.operation, why)?;
+    }
+    Ok(false)
 }
 
 /// Launches, if the grid is one that devices have.

@@ -232,6 +232,10 @@ pub(in super::super) fn hc_post(gpu: &mut Gpu, a: &HcPost) -> Result<(), Error> 
         gpu.pending = Some(pending);
         return Ok(());
     }
+    if n == 1 {
+        let why = || format!("{s} streams of {width}, or it is disabled");
+        gpu.goes_without(Shortcuts::SPREAD, operation, why)?;
+    }
     spread(gpu, &pending)
 }
 
@@ -257,7 +261,11 @@ fn spread_and_mix(
         return Ok(None);
     };
     let (matrix, operation) = (weights.matrix, "hc_pre");
-    let Some(name) = decode::shards_kernel(gpu, operation, matrix, 1)? else { return Ok(None) };
+    let Some(name) = decode::shards_kernel(gpu, operation, matrix, 1)? else {
+        let why = || format!("a matrix of {:?}", matrix.format);
+        gpu.goes_without(Shortcuts::SPREAD, operation, why)?;
+        return Ok(None);
+    };
     let spread = size(&[arguments.streams as usize, arguments.width as usize]);
     if own != x || matrix.columns != spread {
         return Ok(None);

@@ -5,8 +5,8 @@ fn samples() -> Vec<Given> {
         Logits { vocabulary: 3, rows: vec![0, 5], values: vec![1.0, -2.0, 0.5, 3.0, 4.0, 9.0] };
     let none = Logits { vocabulary: 3, ..Logits::default() };
     vec![
-        Given::Output(Output { logits: some.clone(), drafts: none.clone() }),
-        Given::Output(Output { logits: none.clone(), drafts: none }),
+        Given::Output(Output { logits: some.clone(), drafts: none.clone(), ..Output::default() }),
+        Given::Output(Output { logits: none.clone(), drafts: none, ..Output::default() }),
         Given::Drafted(Drafted {
             tokens: vec![7, 8],
             confidence: vec![0.5, -1.0],

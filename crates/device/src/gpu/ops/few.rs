@@ -1,0 +1,65 @@
+//! Products of two to some rows: when `fast/few.k` makes them, and how it is launched.
+
+use super::super::arguments::ProductArgs;
+use super::super::record::Place;
+use super::super::text::pool_bytes;
+use super::super::{Gpu, Shortcuts};
+use super::decode::{Plan, UNROLL, integers};
+use crate::Error;
+use ironstar_quant::Format;
+
+/// `FEW_SLOTS` and `FEW_PLACES` of the kernels.
+pub(super) const SLOTS: usize = 8;
+const PLACES: u32 = 1088;
+/// More rows are better off on matrix units.
+pub(super) const ROWS_MAX: usize = 16;
+
+fn kernel(format: Format) -> Option<&'static str> {
+    match format {
+        Format::Q4_0 => Some("few_q4_0"),
+        Format::Q8_0 => Some("few_q8_0"),
+        Format::Q2K => Some("few_q2_k"),
+        Format::Q4K => Some("few_q4_k"),
+        Format::Iq2Xxs => Some("few_iq2_xxs"),
+        Format::Mxfp4 => Some("few_mxfp4"),
+        _ => None,
+    }
+}
+
+/// The launch for so many tiles of slots, if this device has a kernel for these matrices.
+pub(super) fn plan(gpu: &Gpu, format: Format, a: &ProductArgs, tiles: usize) -> Option<Plan> {
+    let name = kernel(format)?;
+    let room = gpu.driver.facts().group_bytes >= pool_bytes(name);
+    if !gpu.takes(Shortcuts::FEW) || !room || a.groups > 65_535 || tiles > 65_535 {
+        return None;
+    }
+    let slots = u32::try_from(tiles).ok()?;
+    let plan = integers(gpu.multiprocessors(), format, &ProductArgs { slots, ..*a })?;
+    let elements = u32::try_from(format.info().block_elements).ok()?;
+    let pitch = (a.columns / elements).div_ceil(8) | 1;
+    debug_assert!(plan.rows.is_multiple_of(UNROLL), "a run has whole turns of all threads");
+    (plan.rows * 8 * pitch <= PLACES).then_some(Plan { name, ..plan })
+}
+
+/// Whether matrices of an FFN that so many slots of a step's rows meet have kernels.
+pub(super) fn experts(gpu: &Gpu, matrices: [(Format, usize); 3], [n, slots]: [usize; 2]) -> bool {
+    let able = |(format, columns): (Format, usize)| {
+        let Ok(columns) = u32::try_from(columns) else { return false };
+        let arguments = ProductArgs { columns, groups: 1, ..ProductArgs::default() };
+        plan(gpu, format, &arguments, slots).is_some()
+    };
+    n <= ROWS_MAX && matrices.into_iter().all(able)
+}
+
+/// Records a planned launch; `places` as the other products have them.
+pub(super) fn launch(
+    gpu: &mut Gpu,
+    plan: &Plan,
+    places: &[Place],
+    arguments: &mut ProductArgs,
+    tiles: u32,
+) -> Result<(), Error> {
+    arguments.run = plan.rows | plan.groups << 16;
+    let grid = [plan.groups, tiles, arguments.groups];
+    gpu.launch(plan.name, grid, plan.group, places, arguments)
+}
