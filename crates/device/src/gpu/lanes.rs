@@ -61,6 +61,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("hc_pre_4096", 0b1_1111_1110_0000),
     ("hc_pre_7168", 0b1_1111_1110_0000),
     ("index_choose", 1 << 2),
+    ("index_choose_few", 1 << 2),
     ("index_queries", 0b1001),
     ("index_scores_few", 1 << 5),
     ("index_scores_fp4", 1 << 5),

@@ -260,6 +260,8 @@ const FEW_ROWS: usize = 4;
 /// Rows of a step from which on the device is the one to wait for: its launches begin while the
 /// host records the next, and are not kept.
 const LONG_ROWS: usize = 128;
+/// Rows of as many answers as share steps: more of them fill a card by themselves.
+const SOME_ROWS: usize = 16;
 /// Most rows of a step: a dimension of a grid.
 const ROWS_MAX: usize = 65_535;
 

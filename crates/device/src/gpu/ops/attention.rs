@@ -5,7 +5,7 @@ use super::super::lanes::hidden;
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::text::pool_bytes;
-use super::super::{FEW_ROWS, Gpu, Scratch, check, size, small};
+use super::super::{Gpu, SOME_ROWS, Scratch, check, size, small};
 use super::{GROUP, SIMDGROUPS};
 use crate::{Attend, Element, Error};
 
@@ -174,7 +174,7 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
     let heads = arguments.heads;
     let choice = choice.map_or(Place::NONE, |(choice, _)| choice);
     let bf16 = arguments.kv_bf16 == 1 && (arguments.ratio == 0 || arguments.rows_bf16 == 1);
-    if bf16 && on_matrix_units(gpu, width) && n <= FEW_ROWS && fits_few(gpu) {
+    if bf16 && on_matrix_units(gpu, width) && n <= SOME_ROWS && fits_few(gpu) {
         let keys = [kv, choice, positions, span_of, spans, rings, rows];
         return attend_few(gpu, &arguments, small(OPERATION, n)?, q, keys, [sinks, table, out]);
     }

@@ -2,7 +2,7 @@
 
 use super::super::arguments::{ProductArgs, ShardsArgs};
 use super::super::record::Place;
-use super::super::{Gpu, Scratch, Shortcuts, size, small};
+use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, size, small};
 use super::ROW_GROUP;
 use crate::{Error, Matrix};
 use ironstar_quant::{Activation, Format};
@@ -183,7 +183,9 @@ pub(super) fn shards_kernel(
         _ => return Ok(None),
     };
     let longest = 32 * (matrix.columns / 32).div_ceil(SHARDS);
-    let fits = matrix.columns.is_multiple_of(32) && longest <= SHARD_COLUMNS_MAX && rows <= 1;
+    let fits = matrix.columns.is_multiple_of(32)
+        && longest <= SHARD_COLUMNS_MAX
+        && (rows <= 1 || (rows <= SOME_ROWS && gpu.takes(Shortcuts::FEW)));
     Ok(fits.then_some(name))
 }
 

@@ -3,16 +3,16 @@
 use super::super::arguments::ProductArgs;
 use super::super::record::Place;
 use super::super::text::pool_bytes;
-use super::super::{Gpu, Shortcuts};
+use super::super::{Gpu, SOME_ROWS, Shortcuts};
 use super::decode::{Plan, UNROLL, integers};
 use crate::Error;
 use ironstar_quant::Format;
 
-/// `FEW_SLOTS` and `FEW_PLACES` of the kernels.
+/// `SOME_SLOTS` and `SOME_PLACES` of the kernels.
 pub(super) const SLOTS: usize = 8;
 const PLACES: u32 = 1088;
 /// More rows are better off on matrix units.
-pub(super) const ROWS_MAX: usize = 16;
+pub(super) const ROWS_MAX: usize = SOME_ROWS;
 
 fn kernel(format: Format) -> Option<&'static str> {
     match format {

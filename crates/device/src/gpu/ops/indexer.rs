@@ -3,7 +3,7 @@
 use super::super::arguments::IndexArgs;
 use super::super::lanes::hidden;
 use super::super::store::Ask;
-use super::super::{FEW_ROWS, Gpu, Scratch, Shortcuts, check, size, small};
+use super::super::{FEW_ROWS, Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
 use super::GROUP;
 use super::heads::check_row;
 use crate::{Element, Error, IndexSelect};
@@ -17,6 +17,8 @@ const SCORES_MAX: usize = 1 << 26;
 const FEW_GROUP: u32 = 256;
 /// Threads of a group that chooses.
 const CHOOSE_GROUP: u32 = 512;
+/// The same for few rows, each of which should not wait for a small group.
+const WIDE_GROUP: u32 = 1024;
 
 fn check_shape(gpu: &Gpu, a: &IndexSelect<'_>) -> Result<(), Error> {
     check(
@@ -104,7 +106,7 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
         let count = small(OPERATION, batch.min(n - first))?;
         arguments.row0 = small(OPERATION, first)?;
         if scoring {
-            let few = n <= FEW_ROWS && gpu.takes(Shortcuts::INDEX);
+            let few = n <= SOME_ROWS && gpu.takes(Shortcuts::INDEX);
             require(gpu, n, few && fp4_rows)?;
             let (name, q, keys, group) = match fp4_rows {
                 true if few => ("index_scores_few", queries, 32, FEW_GROUP),
@@ -118,7 +120,11 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
         }
         let places = [scores, positions, out];
         let grid = [count, 1, 1];
-        gpu.beside(|gpu| gpu.launch("index_choose", grid, CHOOSE_GROUP, &places, &arguments))?;
+        let (name, group) = match n <= SOME_ROWS && gpu.driver.facts().group_max >= WIDE_GROUP {
+            true => ("index_choose_few", WIDE_GROUP),
+            false => ("index_choose", CHOOSE_GROUP),
+        };
+        gpu.beside(|gpu| gpu.launch(name, grid, group, &places, &arguments))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::super::arguments::{ProductArgs, QuantiseArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{Gpu, Scratch, Shortcuts, check, size, small};
+use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
 use super::{GROUP, SIMDGROUPS, decode, few};
 use crate::{Error, Matrix, Project, ProjectGrouped};
 use ironstar_quant::{Activation, Format};
@@ -240,7 +240,10 @@ fn launch(
         }
     };
     places[8..10].copy_from_slice(&made);
-    let alone = p.stacked.map_or(p.slots == 1, |stacked| stacked.sorted.is_none());
+    // Half-width floats of some rows are read by each, from a cache that holds them.
+    let some = [Format::F16, Format::Bf16].contains(&format) && gpu.takes(Shortcuts::FEW);
+    let most = if some { SOME_ROWS } else { 1 };
+    let alone = p.stacked.map_or(p.slots <= most, |stacked| stacked.sorted.is_none());
     if let Some(plan) = decode::plan(gpu.multiprocessors(), format, &arguments).filter(|_| alone) {
         return decode::launch(gpu, &plan, &places, &mut arguments);
     }
