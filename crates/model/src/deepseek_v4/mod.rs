@@ -409,7 +409,7 @@ impl Model {
         draws: &[Draw],
     ) -> Result<Vec<Option<u32>>, Error> {
         self.check_step(step, states)?;
-        let rows = rows_of(rows, step)?;
+        let rows = rows_of(rows, step, Vec::new())?;
         let most = self.draw_rows(backend);
         if rows.len() != draws.len() || rows.len() > most {
             let found = format!("{} draws of {} rows", draws.len(), rows.len());
