@@ -1,7 +1,7 @@
 //! Records from one rank to another, both ways at once: what the layer pipeline sends.
 //!
-//! Whoever sends or waits moves the link's bytes himself, so that a record wakes no thread; a thread
-//! does it meanwhile, so that a rank computes while its last record leaves and the next one
+//! Whoever sends or waits moves the link's bytes himself, so that a record wakes no thread; and a
+//! thread does it meanwhile, so that a rank computes while its last record leaves and the next one
 //! arrives. A record of any length is cut into messages, each under the same header and checksum as
 //! a gate's; the receiver answers each message, and at most half of the granted receives are under
 //! way unanswered, so data and answers both always meet a posted receive.
@@ -23,6 +23,8 @@ pub const RECORD_BYTES_MAX: usize = 1 << 30;
 const QUEUE: usize = 4;
 /// How long nobody looks where a link cannot wake anybody.
 const NAP: Duration = Duration::from_micros(50);
+/// How long the thread sleeps while nothing is under way: at a link that wakes it, and at others.
+const IDLE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_micros(500));
 
 /// What is sent: a number that the two ends agree on, and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,7 +181,7 @@ impl Stream {
         let start = Instant::now();
         let mut waiting = Waiting::new(self.pace, start);
         loop {
-            let moved = {
+            let (moved, is_full) = {
                 let mut service = self.shared.service();
                 // What came before the end is still there.
                 if let Some(found) = done(&mut service) {
@@ -194,14 +196,14 @@ impl Stream {
                 if service.is_over {
                     return Err(self.gone());
                 }
-                service.step()
+                (service.step(), service.is_full())
             };
             let next = waiting.next(moved);
             if next != Next::Look {
                 self.look(start, time)?;
             }
             if let Next::Rest(most) = next {
-                rest(self.sleeper.as_ref(), most);
+                rest(self.sleeper.as_ref().filter(|_| !is_full), most);
             }
         }
     }
@@ -271,9 +273,10 @@ impl Shared {
             if self.dropped.load(Ordering::Acquire) {
                 ended.get_or_insert_with(Instant::now);
             }
-            let is_left = self.waiting.load(Ordering::Acquire) == 0;
-            let mut moved = false;
-            if is_left {
+            // While callers wait, the link is theirs.
+            let mut is_at_link = self.waiting.load(Ordering::Acquire) == 0;
+            let (mut moved, mut is_busy) = (false, true);
+            if is_at_link {
                 let mut service = self.service();
                 if ended.is_some() {
                     // Nobody takes them.
@@ -284,13 +287,20 @@ impl Shared {
                     && service.outgoing.is_empty()
                     && service.unanswered == 0
                     && service.is_flushed;
+                is_busy = !idle || service.is_under_way() || ended.is_some();
+                // What has come stays on the link until somebody takes records.
+                is_at_link = !service.is_full();
                 let lingers = |at: Instant| !idle && at.elapsed() <= LINGER;
                 if service.is_over || ended.is_some_and(|at| !lingers(at)) {
                     return;
                 }
             }
             match waiting.next(moved) {
-                Next::Rest(most) if is_left => rest(sleeper, most),
+                Next::Rest(most) if is_at_link && is_busy => rest(sleeper, most),
+                Next::Rest(_) if is_at_link => match sleeper {
+                    Some(sleeper) => rest_at(sleeper, IDLE.0),
+                    None => std::thread::park_timeout(IDLE.1),
+                },
                 Next::Rest(most) => std::thread::park_timeout(most),
                 Next::Look | Next::Check => {}
             }
@@ -336,6 +346,11 @@ impl Service {
         }
         self.is_flushed = self.link.flush().map_err(|error| failed(self.peer, error))?;
         Ok(moved)
+    }
+
+    /// Whether no more records are taken from the link.
+    fn is_full(&self) -> bool {
+        self.incoming.len() >= QUEUE
     }
 
     /// Whether a record is half sent or half there.
@@ -386,7 +401,7 @@ impl Service {
         let wrong =
             |found: String, wanted: String| ExchangeError::Wrong { rank: peer, found, wanted };
         let mut moved = false;
-        while self.incoming.len() < QUEUE {
+        while !self.is_full() {
             let message = match self.link.receive() {
                 Ok(Some(message)) => message,
                 Ok(None) => break,

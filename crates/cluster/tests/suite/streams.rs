@@ -122,8 +122,12 @@ fn bytes_pass_between_two_ranks_through_an_exchange() {
                 }
                 let mut all = vec![0; 3];
                 let mine = [u8::try_from(rank).expect("few ranks")];
-                group.gather(GateKind::Status, &mine, &mut all).expect("all are there");
-                assert_eq!(all, [0, 1, 2]);
+                match group.gather(GateKind::Status, &mine, &mut all) {
+                    Ok(()) => assert_eq!(all, [0, 1, 2]),
+                    // Somebody who has passed it is on the way to the next epoch already.
+                    Err(ExchangeError::Aborted { .. }) if epoch == 0 => {}
+                    Err(error) => panic!("{error}"),
+                }
                 if epoch == 0 {
                     group.reform().expect("all come");
                 }
