@@ -53,6 +53,14 @@ fn require(gpu: &Gpu, n: usize, taken: bool) -> Result<(), Error> {
     gpu.goes_without(Shortcuts::INDEX, OPERATION, why)
 }
 
+/// The kernel that chooses for so many rows, and threads of its group.
+fn choose_kernel(gpu: &Gpu, n: usize) -> (&'static str, u32) {
+    match n <= SOME_ROWS && gpu.driver.facts().group_max >= WIDE_GROUP {
+        true => ("index_choose_few", WIDE_GROUP),
+        false => ("index_choose", CHOOSE_GROUP),
+    }
+}
+
 pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Result<(), Error> {
     let n = gpu.rows.len();
     if n == 0 {
@@ -76,8 +84,7 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
         keys_max = keys_max.max(buffer.len / per_row);
     }
     let (positions, span_of) = (gpu.positions(), gpu.span_of());
-    let table = gpu.angles(OPERATION, a.rope)?;
-    let rows = gpu.table(rows);
+    let (table, rows) = (gpu.angles(OPERATION, a.rope)?, gpu.table(rows));
     #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
     let factor = 1.0 / ((a.width * a.heads) as f32).sqrt();
     let heads = small(OPERATION, a.heads)?;
@@ -118,12 +125,8 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
             gpu.through_tables(hidden::INDEX, 0);
             gpu.beside(|gpu| gpu.launch(name, grid, group, &places, &arguments))?;
         }
-        let places = [scores, positions, out];
-        let grid = [count, 1, 1];
-        let (name, group) = match n <= SOME_ROWS && gpu.driver.facts().group_max >= WIDE_GROUP {
-            true => ("index_choose_few", WIDE_GROUP),
-            false => ("index_choose", CHOOSE_GROUP),
-        };
+        let (places, grid) = ([scores, positions, out], [count, 1, 1]);
+        let (name, group) = choose_kernel(gpu, n);
         gpu.beside(|gpu| gpu.launch(name, grid, group, &places, &arguments))?;
     }
     Ok(())
