@@ -23,6 +23,8 @@ struct State {
 #[derive(Default)]
 struct Seat {
     is_taken: bool,
+    /// Whether somebody sat there and has gone.
+    was_left: bool,
     /// Whether it waits for a new epoch.
     is_reforming: bool,
     /// From each rank, the gates that it has posted.
@@ -62,7 +64,7 @@ impl LocalGroup {
             let (found, wanted) = (format!("rank {rank} joins"), format!("a free one of {ranks}"));
             return Err(ExchangeError::Misuse { found, wanted });
         };
-        seat.is_taken = true;
+        (seat.is_taken, seat.was_left) = (true, false);
         let epoch = state.epoch;
         drop(state);
         let (hub, posted, counts) = (self.0.clone(), None, GateCounts::default());
@@ -306,11 +308,13 @@ impl Exchange for Local {
                 self.hub.changed.notify_all();
                 break;
             }
-            let left = self.hub.deadline.checked_sub(start.elapsed()).filter(|d| !d.is_zero());
-            let Some(left) = left else {
+            // Epochs begin with rank 0, which is not replaced.
+            let leaderless = me > 0 && state.ranks[0].was_left;
+            let left = self.hub.deadline.checked_sub(start.elapsed());
+            let Some(left) = left.filter(|d| !d.is_zero() && !leaderless) else {
                 state.ranks[me].is_reforming = false;
                 let missing = state.ranks.iter().position(|seat| !seat.is_reforming);
-                let rank = missing.unwrap_or(me);
+                let rank = if leaderless { 0 } else { missing.unwrap_or(me) };
                 if state.ranks[rank].is_taken {
                     let waited_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
                     return Err(ExchangeError::Late { rank, waited_ms, gate: "new epoch" });
@@ -338,7 +342,7 @@ impl Drop for Local {
     fn drop(&mut self) {
         let mut state = self.hub.lock();
         let seat = &mut state.ranks[self.rank];
-        (seat.is_taken, seat.is_reforming) = (false, false);
+        (seat.is_taken, seat.was_left, seat.is_reforming) = (false, true, false);
         let (rank, found) = (self.rank, "its end was dropped".to_owned());
         state.fail(ExchangeError::Lost { rank, found });
         drop(state);

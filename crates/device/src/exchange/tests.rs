@@ -95,6 +95,30 @@ fn a_lost_rank_is_replaced_in_a_new_epoch() {
     });
 }
 
+/// Who waits for a new epoch does not wait for a rank 0 that has gone, before or while it waits.
+#[test]
+fn nobody_waits_for_a_leader_that_has_gone() {
+    let begun = std::time::Instant::now();
+    for waits_first in [true, false] {
+        let mut group = LocalGroup::whole(3, LONG);
+        let zero = group.remove(0);
+        thread::scope(|scope| {
+            let mut zero = Some(zero);
+            if !waits_first {
+                zero = None;
+            }
+            let waiting: Vec<_> =
+                group.iter_mut().map(|local| scope.spawn(|| local.reform())).collect();
+            drop(zero);
+            for waits in waiting {
+                let error = waits.join().expect("no panic").expect_err("rank 0 is gone");
+                assert!(matches!(error, ExchangeError::Lost { rank: 0, .. }), "{error}");
+            }
+        });
+    }
+    assert!(begun.elapsed() < LONG / 2);
+}
+
 #[test]
 fn who_gives_up_is_heard_at_once() {
     let mut group = LocalGroup::whole(2, LONG);

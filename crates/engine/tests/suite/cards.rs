@@ -96,6 +96,9 @@ fn a_card_that_fails_while_it_answers_is_survived() {
         let error = session.push(&mut two, 7).map(|_| ()).expect_err("gone for good").to_string();
         assert!(error.contains("a planted fault"), "{error}");
     }
+    let begun = Instant::now();
+    drop(two);
+    assert!(begun.elapsed() < GATE_LIMIT, "its thread ends with rank 0: {:?}", begun.elapsed());
 }
 
 /// A card that cannot be opened, a file that is not there, and a bug: the start fails with the
