@@ -111,7 +111,8 @@ impl Cards {
         let lines = parts.iter().enumerate().map(|(rank, bytes)| match self.rooms.get(rank) {
             None => format!("rank {rank} will hold {} MiB of weights", bytes >> 20),
             Some(Room { number, name, free }) => format!(
-                "rank {rank} on card {number} ({name}) will hold {} MiB of weights; {} MiB are free",
+                "rank {rank} on card {number} ({name}) will hold {} MiB of weights; {} MiB are \
+                 free",
                 bytes >> 20,
                 free >> 20
             ),

@@ -337,7 +337,8 @@ fn who_gives_up_is_heard_inside_a_kernel() {
             gpu.exchange().expect("a rank").abort("no more memory");
             String::new()
         } else {
-            gpu.share_rows(GateKind::Ffn, &[rows], &[0, 8, 16]).expect("recorded");
+            gpu.share_rows(GateKind::Ffn, &[rows], &[0, 8, 16])
+                .expect("a gate is recorded before it is run");
             gpu.finish().expect_err("rank 1 gave up").to_string()
         };
         (reason, whole, shared)
