@@ -76,10 +76,13 @@ def number(architecture):
 
 
 def told_apart(text, virtual, reals):
-    """Numbers of the text's conditionals that tell a real architecture from the virtual one."""
+    """What the text's conditionals tell a real architecture from the virtual one by."""
+    if len(reals) == 1:
+        return []
     borders = [int(found) for found in re.findall(rb"__CUDA_ARCH__\s*[<>=!]+\s*(\d+)", text)]
-    return [border for border in borders
-            if any(number(virtual) < border <= number(real) for real in reals)]
+    numbers = [border for border in borders
+               if any(number(virtual) < border <= number(real) for real in reals)]
+    return numbers + [found.decode() for found in re.findall(rb"__CUDA_ARCH_[A-Z]\w*", text)]
 
 
 def matrix_products(ptx):

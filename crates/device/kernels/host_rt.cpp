@@ -83,13 +83,21 @@ static thread_local Runtime* rt;
         fail(); \
     } while (0)
 
+// Goes to the next lane of the simdgroup if that can run, so that a round of all lanes costs one
+// switch each; from the last one to the scheduler, which looks at all of them.
 static void hand_over()
 {
-    Fibre* me = rt->running;
+    Runtime* all = rt;
+    Fibre *me = all->running, *next = me + 1;
+    bool is_last = (me->context.thread + 1) % SIMD_WIDTH == 0 || next->state != READY;
+    if (!is_last) {
+        all->running = next;
+        current = &next->context;
+    }
 #if defined(__x86_64__)
-    host_switch(&me->place, rt->scheduler);
+    host_switch(&me->place, is_last ? all->scheduler : next->place);
 #else
-    swapcontext(&me->place, &rt->scheduler);
+    swapcontext(&me->place, is_last ? &all->scheduler : &next->place);
 #endif
 }
 static void entry_point()
@@ -137,13 +145,15 @@ void barrier(int line)
 }
 const uint* exchange(uint bits, int line)
 {
-    Fibre* me = rt->running;
-    uint t = me->context.thread, turn = rt->turns[t]++ & 1u;
-    rt->values[turn][t] = bits;
+    Runtime* all = rt;
+    Fibre* me = all->running;
+    uint t = me->context.thread, turn = all->turns[t]++ & 1u;
+    uint* values = all->values[turn].data();
+    values[t] = bits;
     me->state = AT_SIMD;
     me->line = line;
     hand_over();
-    return &rt->values[turn][t & ~(SIMD_WIDTH - 1u)];
+    return values + (t & ~(SIMD_WIDTH - 1u));
 }
 Array shared(int id, size_t bytes, size_t elements)
 {

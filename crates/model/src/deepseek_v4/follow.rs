@@ -12,7 +12,7 @@
 
 use super::orders::{Order, refusal, status};
 use super::{Model, State};
-use crate::{Directions, Error, LogitsFor, SteeringScales, Wanted};
+use crate::{Directions, Error, LogitsFor, SteeringScales, Step, Wanted};
 use ironstar_device::{Backend, Error as DeviceError, ExchangeError, GateCounts, GateKind};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -259,21 +259,13 @@ impl Model {
                 }
             }
             Order::Step { ids, step, logits, drafts, shared } => {
-                let mut mine = Vec::with_capacity(ids.len());
-                for (id, span) in ids.iter().zip(&step.spans) {
-                    let mut state = states.remove(id).ok_or_else(|| unknown(*id))?;
-                    let there = state.go_to(span.position);
-                    mine.push(state);
-                    there?;
-                }
                 let wanted = Wanted {
                     logits: LogitsFor::Rows(&logits),
                     drafts: drafts.as_deref().map_or(LogitsFor::None, LogitsFor::Rows),
                 };
-                let mut all: Vec<&mut State> = mine.iter_mut().collect();
-                let made = self.forward_shared(backend, &step, &mut all, &wanted, shared);
-                states.extend(ids.into_iter().zip(mine));
-                made?;
+                on_states(states, (&ids, &step), State::go_to, |all| {
+                    self.forward_shared(backend, &step, all, &wanted, shared)
+                })?;
             }
             Order::Plan { .. } | Order::Save { .. } | Order::Load { .. } | Order::Look => {
                 let (found, wanted) = ("an order of a pipeline".to_owned(), "for ranks".to_owned());
@@ -360,7 +352,31 @@ impl State {
     }
 }
 
-fn unknown(id: u32) -> Error {
+/// Work on the states that a step is about, each where rank 0's stands: they are taken out of those
+/// that are held, and put back whatever comes of it.
+pub(super) fn on_states<T>(
+    held: &mut HashMap<u32, State>,
+    (ids, step): (&[u32], &Step),
+    go_to: fn(&mut State, usize) -> Result<(), Error>,
+    work: impl FnOnce(&mut [&mut State]) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut mine = Vec::with_capacity(ids.len());
+    let there = ids.iter().zip(&step.spans).try_for_each(|(id, span)| {
+        let mut state = held.remove(id).ok_or_else(|| unknown(*id))?;
+        let there = go_to(&mut state, span.position);
+        mine.push((*id, state));
+        there
+    });
+    let made = there.and_then(|()| {
+        let mut all: Vec<&mut State> = mine.iter_mut().map(|(_, state)| state).collect();
+        work(&mut all)
+    });
+    held.extend(mine);
+    made
+}
+
+/// Rank 0 speaks of a session that it never told of.
+pub(super) fn unknown(id: u32) -> Error {
     let found = format!("an order about session {id}");
     let wanted = "it was told of before".to_owned();
     DeviceError::from(ExchangeError::Wrong { rank: 0, found, wanted }).into()
@@ -388,7 +404,7 @@ fn answers(backend: &mut dyn Backend, mine: Result<(), String>) -> Result<(), Er
     }
 }
 
-/// After a failure: waits for a new epoch as long as rank 0 is there.
+/// After a failure: tells the others, and waits for a new epoch as long as rank 0 is there.
 fn rejoin(
     backend: &mut dyn Backend,
     error: Error,
@@ -403,11 +419,20 @@ fn rejoin(
             ExchangeError::Aborted { rank, reason }
         }
     };
+    wait_for_epoch(reason, || exchange.reform(), on_event)
+}
+
+/// Waits until a broken group forms again, as long as `on_event` goes on.
+pub(super) fn wait_for_epoch(
+    reason: ExchangeError,
+    mut reform: impl FnMut() -> Result<u64, ExchangeError>,
+    on_event: &mut dyn FnMut(Followed) -> bool,
+) -> Result<(), Error> {
     let mut goes_on = on_event(Followed::Broken(reason.clone()));
     let mut last = reason;
     while goes_on {
         // Bounded by the group's deadline.
-        match exchange.reform() {
+        match reform() {
             Ok(epoch) => {
                 on_event(Followed::Epoch(epoch));
                 return Ok(());

@@ -29,6 +29,8 @@ const OPTIONS: &[&str] = &[
     "-ffp-contract=off",
     "-fno-strict-aliasing",
     "-fvisibility=hidden",
+    // Who runs is looked up at every step of every fibre.
+    "-ftls-model=initial-exec",
     "-w",
 ];
 

@@ -1,6 +1,7 @@
 //! A node of a pipeline that does what rank 0 says.
 
 use super::{Line, Pipe, is_of_group};
+use crate::deepseek_v4::follow::{on_states, unknown, wait_for_epoch};
 use crate::deepseek_v4::orders::Order;
 use crate::deepseek_v4::results::Given;
 use crate::deepseek_v4::{Followed, Model, Stages, State, Wire};
@@ -125,21 +126,13 @@ impl Model {
     ) -> Result<(), Error> {
         let Order::Step { ids, step, logits, drafts, .. } = order else { return Ok(()) };
         pipe.line().orders += 1;
-        let mut mine = Vec::with_capacity(ids.len());
-        for (id, span) in ids.iter().zip(&step.spans) {
-            let mut state = held.remove(id).ok_or_else(|| unknown(*id))?;
-            let there = state.go_there(span.position);
-            mine.push(state);
-            there?;
-        }
         let wanted = Wanted {
             logits: LogitsFor::Rows(&logits),
             drafts: drafts.as_deref().map_or(LogitsFor::None, LogitsFor::Rows),
         };
-        let mut all: Vec<&mut State> = mine.iter_mut().collect();
-        let made = self.forward_observed(backend, &step, &mut all, &wanted, None);
-        held.extend(ids.into_iter().zip(mine));
-        let output = made?;
+        let output = on_states(held, (&ids, &step), State::go_there, |all| {
+            self.forward_observed(backend, &step, all, &wanted, None)
+        })?;
         if pipe.is_last() {
             answer(&mut pipe.line(), &Given::Output(output))?;
         }
@@ -176,13 +169,7 @@ fn answer(line: &mut Line, given: &Given) -> Result<(), Error> {
     line.send(0, bytes)
 }
 
-fn unknown(id: u32) -> Error {
-    let found = format!("an order about session {id}");
-    let wanted = "it was told of before".to_owned();
-    DeviceError::from(ExchangeError::Wrong { rank: 0, found, wanted }).into()
-}
-
-/// After a failure: waits for a new epoch as long as `on_event` goes on.
+/// After a failure: tells the others, and waits for a new epoch as long as `on_event` goes on.
 fn rejoin(
     pipe: &Pipe,
     error: &Error,
@@ -197,21 +184,5 @@ fn rejoin(
             ExchangeError::Aborted { rank, reason }
         }
     };
-    let mut goes_on = on_event(Followed::Broken(reason.clone()));
-    let mut last = reason;
-    while goes_on {
-        // Bounded by the group's deadline.
-        let formed = pipe.line().exchange.reform();
-        match formed {
-            Ok(epoch) => {
-                on_event(Followed::Epoch(epoch));
-                return Ok(());
-            }
-            Err(error) => {
-                last = error.clone();
-                goes_on = on_event(Followed::Waiting(error));
-            }
-        }
-    }
-    Err(DeviceError::from(last).into())
+    wait_for_epoch(reason, || pipe.line().exchange.reform(), on_event)
 }
