@@ -54,7 +54,7 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("big_mxfp4", 90_384),
     ("big_q8_0_pooled", 221_456),
     ("big_q2_k_pooled", 221_456),
-    ("big_q4_k_pooled", 221_456),
+    ("big_q4_k_pooled", 225_808),
     ("big_iq2_xxs_pooled", 225_808),
     ("big_mxfp4_pooled", 221_456),
     ("big_f16", 57_344),

@@ -150,14 +150,14 @@ fn blocks(numbers: &mut Numbers, format: Format, values: usize) -> Arc<Vec<u8>> 
     Arc::new(bytes)
 }
 
-/// Formats of the large tiles with a number of columns: eleven blocks of 256 make shards of one and
+/// Formats of the large tiles with a number of columns: nine blocks of 256 make shards of one and
 /// of two, five leave some empty.
 const BIG_FORMATS: [(Format, usize); 5] = [
     (Format::Q8_0, 1024),
     (Format::Mxfp4, 1024),
-    (Format::Q2K, 2816),
-    (Format::Q4K, 1280),
-    (Format::Iq2Xxs, 1280),
+    (Format::Q2K, 1280),
+    (Format::Q4K, 2304),
+    (Format::Iq2Xxs, 2304),
 ];
 
 /// Large tiles: rows and slots that end inside of them, two matrices in one launch.
