@@ -233,4 +233,6 @@ FN void mma_i8(int* c, const uint* a, uint b0, uint b1, uint l)
 #define KERNEL_EARLY(name) extern "C" __global__ void name
 #ifndef GRID_START
 #define GRID_START
+#define GRID_WAIT
+#define GRID_NEXT
 #endif

@@ -442,3 +442,5 @@ FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line)
 // Kernels run one after another.
 #define KERNEL_EARLY(name) KERNEL(name)
 #define GRID_START
+#define GRID_WAIT
+#define GRID_NEXT

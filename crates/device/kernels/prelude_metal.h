@@ -230,3 +230,5 @@ FN void mma_i8(thread int* c, thread const uint* a, uint b0, uint b1, uint l)
 // Encoders order kernels.
 #define KERNEL_EARLY(name) KERNEL(name)
 #define GRID_START
+#define GRID_WAIT
+#define GRID_NEXT

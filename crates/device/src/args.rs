@@ -230,7 +230,8 @@ pub struct Project<'a> {
     pub x: Buffer,
     /// How many rows (n, n * streams, or those that need logits).
     pub rows: usize,
-    /// Matrices with equal column counts, each with its output [rows, matrix.rows].
+    /// Matrices with equal column counts, each with its output [rows, matrix.rows]; that which is
+    /// waited for longest comes first.
     pub outputs: &'a [(Matrix, Buffer)],
 }
 
@@ -372,7 +373,8 @@ pub struct CompressedRows<'a> {
 /// ascending, then window positions ascending.
 #[derive(Clone, Copy, Debug)]
 pub struct Attend<'a> {
-    /// `[n, heads, D]`
+    /// `[n, heads, D]`: read, and of no meaning afterwards, since what came before it may be done
+    /// on the way
     pub q: Buffer,
     /// `[n, D]`: rows of this step
     pub kv: Buffer,

@@ -31,7 +31,8 @@ pub use exchange::{Exchange, ExchangeError, GateCounts, GateKind, Local, LocalGr
 pub use gpu::HostFault;
 #[cfg(feature = "cuda")]
 pub use gpu::cuda::{
-    CudaConfig, CudaDevice, KernelTime, KernelTimes, cuda_devices, cuda_read_bandwidth,
+    CudaConfig, CudaDevice, KernelTime, KernelTimes, Stamp, Timeline, cuda_devices,
+    cuda_read_bandwidth, timeline_tables,
 };
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
 pub use gpu::{Gpu, GpuConfig, GpuCounters, Peers, Shortcuts};
@@ -234,6 +235,11 @@ pub trait Backend: Send {
     fn rms_norm(&mut self, a: &RmsNorm) -> Result<(), Error>;
     /// Several matrices times the same rows.
     fn project(&mut self, a: &Project<'_>) -> Result<(), Error>;
+    /// The same where nothing near waits for the outputs: it may run behind and beside what the
+    /// caller asks for before and after.
+    fn project_later(&mut self, a: &Project<'_>) -> Result<(), Error> {
+        self.project(a)
+    }
     /// A matrix whose row groups each see their own slice of the input (`wo_a`).
     fn project_grouped(&mut self, a: &ProjectGrouped) -> Result<(), Error>;
     /// Weightless norm and rotation of every query head, in place.

@@ -2,7 +2,7 @@
 //! answer however a prompt is cut, and how fast it reads and answers, kernel by kernel.
 //!
 //! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]
-//! [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates]]
+//! [--timeline] [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates]]
 //! [--disable SHORTCUT]... [--sessions N] [--depths A,B,...] [--oracle FOLDER]
 //! [--drafter FILE]`
 //!
@@ -12,7 +12,10 @@
 //! is shared by cards; the hash of the logits along the answer is that of one card.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
-use ironstar_device::{Backend, CudaConfig, Gpu, GpuConfig, KernelTimes, Shortcuts, cuda_devices};
+use ironstar_device::{
+    Backend, CudaConfig, Gpu, GpuConfig, KernelTimes, Shortcuts, Timeline, cuda_devices,
+    timeline_tables,
+};
 use ironstar_engine::{
     BackendChoice, CancelFlag, Cards, DrafterChoice, Engine, EngineOptions, OpenFiles, Session,
 };
@@ -30,6 +33,7 @@ struct Words {
     model: PathBuf,
     against_cpu: bool,
     times: bool,
+    timeline: bool,
     serial: bool,
     quick: bool,
     disabled: Shortcuts,
@@ -85,6 +89,7 @@ fn words() -> Outcome<Words> {
         model: all.first().ok_or("name a model")?.into(),
         against_cpu: has("--against-cpu"),
         times: has("--times"),
+        timeline: has("--timeline"),
         serial: has("--serial"),
         quick: has("--quick"),
         disabled,
@@ -97,6 +102,7 @@ fn words() -> Outcome<Words> {
 fn main() -> Outcome<()> {
     let words = words()?;
     let times = words.times.then(KernelTimes::default);
+    let timeline = words.timeline.then(Timeline::default);
     let cache = std::env::home_dir().map(|home| home.join(".cache/ironstar/kernels"));
     let options = EngineOptions {
         backend: BackendChoice::Cpu,
@@ -111,7 +117,7 @@ fn main() -> Outcome<()> {
     let begun = Instant::now();
     let free = free_bytes();
     let backend = match words.ranks {
-        1 => alone(&words, cache, times.clone())?,
+        1 => alone(&words, cache, times.clone(), timeline.clone())?,
         _ => cards(&words, &gguf, &options, times.clone())?,
     };
     let ready = begun.elapsed().as_secs_f64();
@@ -168,9 +174,11 @@ fn alone(
     words: &Words,
     cache: Option<PathBuf>,
     times: Option<KernelTimes>,
+    timeline: Option<Timeline>,
 ) -> Outcome<Box<dyn Backend>> {
     let device = words.devices.first().copied().unwrap_or(0);
-    let cuda = CudaConfig { device, cache, times, serial: words.serial, ..CudaConfig::default() };
+    let serial = words.serial;
+    let cuda = CudaConfig { device, cache, times, serial, timeline, ..CudaConfig::default() };
     let config = GpuConfig { disabled: words.disabled, ..GpuConfig::default() };
     Ok(Box::new(Gpu::cuda(&cuda, config)?))
 }

@@ -464,8 +464,10 @@ pub(crate) struct AttendArgs {
     pub rows_bf16: u32,
     pub scale: f32,
     pub mutual: u32,
+    pub made: u32,
+    pub eps: f32,
 }
-// SAFETY: repr(C) of thirteen 4-byte numbers.
+// SAFETY: repr(C) of fifteen 4-byte numbers.
 unsafe impl Arguments for AttendArgs {
     const NAME: &'static str = "AttendArgs";
 }

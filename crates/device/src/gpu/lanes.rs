@@ -18,6 +18,8 @@ pub(super) struct Access {
     pub unknown: bool,
     /// Whether it may run beside others.
     pub beside: bool,
+    /// Whether it then comes behind what the main lane has so far.
+    pub behind: bool,
     /// Places that it writes, a bit each; it reads the others.
     pub writes: u32,
     /// Memory behind tables that it reads and writes, a bit of [`hidden`] each.
@@ -40,8 +42,9 @@ pub(super) mod hidden {
 pub(super) const WRITES: &[(&str, u32)] = &[
     ("activate", 0b11 << 3),
     ("activate_256", 0b11 << 3),
-    ("attend_few_mix", 1 << 11),
-    ("attend_few_scores", 1 << 8),
+    ("attend_few_mix", 0b111 << 11),
+    ("attend_few_mix_long", 0b111 << 11),
+    ("attend_few_scores", 1 << 9),
     ("attend_few_weights", 0b111 << 5),
     ("compress", 0),
     ("decode_bf16", 0b1010_1010),
@@ -55,6 +58,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("decode_q4_k", 0b1010_1010),
     ("decode_q8_0", 0b1010_1010),
     ("expert_cells", 1 << 3),
+    ("floats_q8_0", 0b1010_1010),
     ("hc_post", 1 << 1),
     ("hc_post_four", 1 << 1),
     ("hc_pre_1024", 0b1_1111_1110_0000),
@@ -66,12 +70,14 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("index_scores_few", 1 << 5),
     ("index_scores_fp4", 1 << 5),
     ("kv_rows", 1 << 3),
+    ("normed_q8_0", 0b1010_1010),
     ("post_shards_bf16", 0b11 << 5),
     ("post_shards_f16", 0b11 << 5),
     ("quantise", 0b110),
     ("query_heads", 1),
     ("query_heads_512", 1),
     ("query_heads_few", 1),
+    ("rms_norm", 1 << 2),
     ("rms_norm_blocks", 0b11100),
     ("route", 0b11 << 4),
     ("route_ranks", 0b11 << 4),
@@ -80,6 +86,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("staged_iq2_xxs", 0b1010_1010),
     ("staged_q2_k", 0b1010_1010),
     ("staged_q4_k", 0b1010_1010),
+    ("staged_q8_0", 0b1010_1010),
     ("store_window", 0),
 ];
 
@@ -154,6 +161,9 @@ impl Planner {
             if reads || writes {
                 self.touch(Place::hidden(bit), writes, index, &mut after);
             }
+        }
+        if access.beside && access.behind {
+            after.extend(self.tails[0]);
         }
         let lane = if access.beside && !access.unknown { self.lane(&after) } else { 0 };
         self.place(index, lane, &after);

@@ -18,6 +18,7 @@ mod lanes;
 mod layout;
 mod narrow;
 mod ops;
+mod owed;
 mod record;
 mod shortcuts;
 mod store;
@@ -37,6 +38,7 @@ pub use host::HostFault;
 use ironstar_quant::{Activation, Format};
 use lanes::Access;
 use layout::{Layout, PLANES_MAX};
+use owed::Owed;
 use record::{Place, Recorder};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -95,8 +97,12 @@ pub struct Gpu {
     prepared: Cell<Option<Prepared>>,
     /// A spread over the streams that is not recorded yet, since a mix of them may take it along.
     pending: Option<Pending>,
-    /// Whether launches may run beside others.
+    /// Launches that are put off, and the buffer of the one that the next launch does on its way.
+    owed: Vec<Owed>,
+    taken: Place,
+    /// Whether launches may run beside others, and whether behind the main lane's last one.
     beside: bool,
+    behind: bool,
     /// Memory behind tables that the next launch reads and writes.
     hidden: [u8; 2],
     scratch: HashMap<Scratch, (Address, u64)>,
@@ -198,8 +204,8 @@ enum Scratch {
 struct Prepared {
     /// The floats.
     x: Place,
-    /// Elements of a row.
-    columns: usize,
+    /// How many.
+    len: usize,
     /// Codes and scales of blocks of 32, then of 256.
     blocks: [Place; 4],
 }
@@ -284,7 +290,10 @@ impl Gpu {
             recorder,
             prepared: Cell::new(None),
             pending: None,
+            owed: Vec::new(),
+            taken: Place::NONE,
             beside: false,
+            behind: false,
             hidden: [0; 2],
             scratch: HashMap::new(),
             kernels: HashMap::new(),
@@ -356,6 +365,7 @@ impl Gpu {
     /// Runs what was recorded.
     fn flush(&mut self) -> Result<(), Error> {
         self.settle()?;
+        self.pay_all()?;
         if !self.recorder.graphs {
             self.goes_without(Shortcuts::LANES, "a step", || "nothing is captured".into())?;
         }
@@ -372,7 +382,12 @@ impl Gpu {
         arguments: &A,
     ) -> Result<(), Error> {
         let hidden = std::mem::take(&mut self.hidden);
+        let taken = std::mem::replace(&mut self.taken, Place::NONE);
         self.settle()?;
+        if self.owed.iter().any(|owed| owed.at != taken && places.contains(&owed.at)) {
+            let touched: Vec<Place> = places.iter().copied().filter(|at| *at != taken).collect();
+            self.pay(&touched)?;
+        }
         let kernel = match self.kernels.get(name) {
             Some(kernel) => *kernel,
             None => {
@@ -381,9 +396,18 @@ impl Gpu {
                 kernel
             }
         };
-        let access = Access { beside: self.beside, hidden, ..Access::of(name) };
+        let (beside, behind) = (self.beside, self.behind);
+        let access = Access { beside, behind, hidden, ..Access::of(name) };
         self.recorder.push(kernel, grid, group, places, bytes_of(arguments), access);
         if self.recorder.is_due() { self.recorder.flush(&mut *self.driver) } else { Ok(()) }
+    }
+
+    /// Runs what was recorded of a long step of few rows, at a place where nothing runs beside.
+    fn cut(&mut self) -> Result<(), Error> {
+        match self.rows.len() <= FEW_ROWS {
+            true => self.recorder.cut(&mut *self.driver),
+            false => Ok(()),
+        }
     }
 
     /// Records a spread that was put off.
@@ -401,6 +425,15 @@ impl Gpu {
         let before = std::mem::replace(&mut self.beside, self.rows.len() <= FEW_ROWS);
         let result = run(self);
         self.beside = before;
+        result
+    }
+
+    /// The same behind what the main lane has so far: nothing near waits for it, so that it leaves
+    /// the memory to what was recorded before.
+    fn behind<T>(&mut self, run: impl FnOnce(&mut Gpu) -> Result<T, Error>) -> Result<T, Error> {
+        let before = std::mem::replace(&mut self.behind, true);
+        let result = self.beside(run);
+        self.behind = before;
         result
     }
 
@@ -457,7 +490,7 @@ impl Gpu {
             self.scratch(Scratch::PreparedCodes256, len)?,
             self.scratch(Scratch::PreparedScales256, size(&[len / 256, 4]))?,
         ];
-        self.prepared.set(Some(Prepared { x, columns, blocks }));
+        self.prepared.set(Some(Prepared { x, len, blocks }));
         Ok(blocks)
     }
 
@@ -471,7 +504,7 @@ impl Gpu {
         let codes = self.scratch(Scratch::PreparedCodes, len)?;
         let scales = self.scratch(Scratch::PreparedScales, size(&[len / 32, 4]))?;
         let blocks = [codes, scales, Place::NONE, Place::NONE];
-        self.prepared.set(Some(Prepared { x, columns, blocks }));
+        self.prepared.set(Some(Prepared { x, len, blocks }));
         Ok([codes, scales])
     }
 
@@ -480,9 +513,24 @@ impl Gpu {
         self.driver.facts().multiprocessors.max(1)
     }
 
+    /// Multiprocessors whose groups a product may fill: what runs beside others takes a quarter, so
+    /// that it leaves places to them, and the memory quick enough for the small among them.
+    fn room(&self) -> u32 {
+        let all = self.multiprocessors();
+        if self.beside { all.div_ceil(4) } else { all }
+    }
+
     /// The int8 blocks of a buffer's rows, if a kernel left them.
-    fn prepared(&self, x: Place, activation: Activation, columns: usize) -> Option<[Place; 2]> {
-        let found = self.prepared.get().filter(|own| own.x == x && own.columns == columns)?;
+    fn prepared(
+        &self,
+        x: Place,
+        activation: Activation,
+        [rows, columns]: [usize; 2],
+    ) -> Option<[Place; 2]> {
+        // Blocks lie behind one another, so rows may be cut otherwise, if they are whole blocks.
+        let whole = activation.block().is_some_and(|block| columns.is_multiple_of(block));
+        let len = size(&[rows, columns]);
+        let found = self.prepared.get().filter(|own| whole && own.x == x && own.len >= len)?;
         let [codes, scales, codes256, scales256] = found.blocks;
         let found = match activation {
             Activation::Int8x32 => [codes, scales],
@@ -867,6 +915,10 @@ impl Backend for Gpu {
 
     fn project(&mut self, a: &Project<'_>) -> Result<(), Error> {
         ops::products::project(self, a)
+    }
+
+    fn project_later(&mut self, a: &Project<'_>) -> Result<(), Error> {
+        self.behind(|gpu| ops::products::project(gpu, a))
     }
 
     fn project_grouped(&mut self, a: &ProjectGrouped) -> Result<(), Error> {

@@ -125,6 +125,8 @@ pub(super) struct Recorder {
     /// By hash of a list.
     known: HashMap<u64, Known>,
     turn: u64,
+    /// Launches of the step's next list from which on it is run.
+    next_cut: usize,
     /// Whether lists are captured at all.
     pub graphs: bool,
     /// Whether launches of a captured list run beside each other.
@@ -142,10 +144,14 @@ pub(super) struct Recorder {
 }
 
 /// Most lists that are remembered, and most launches of a list that is.
-const KNOWN_MAX: usize = 64;
+const KNOWN_MAX: usize = 256;
 const LAUNCHES_MAX: usize = 1 << 13;
 /// Launches of a long step that are run together.
 const PORTION: usize = 64;
+/// Launches of a step's first list, where it is cut, and how many times as long the next ones are:
+/// the device works on one while the next is recorded.
+const CUT_FIRST: usize = 20;
+const CUT_GROWTH: usize = 4;
 
 impl Recorder {
     /// Forgets the step's data; everything recorded has been run.
@@ -154,6 +160,16 @@ impl Recorder {
         debug_assert!(self.list.commands.is_empty(), "the last step was flushed");
         self.data.clear();
         self.uploaded = 0;
+        self.next_cut = CUT_FIRST;
+    }
+
+    /// Runs what was recorded if it is long enough, so that the device need not wait for the rest.
+    pub fn cut(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
+        if !self.graphs || self.list.commands.len() < self.next_cut {
+            return Ok(());
+        }
+        self.next_cut = self.next_cut.saturating_mul(CUT_GROWTH);
+        self.flush(driver)
     }
 
     /// Puts bytes into the step's data, aligned to 16.

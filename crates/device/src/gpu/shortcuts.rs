@@ -16,7 +16,8 @@ impl Shortcuts {
     pub const NONE: Shortcuts = Shortcuts(0);
     /// Launches of a graph run beside each other.
     pub const LANES: Shortcuts = Shortcuts(1);
-    /// The down product of one row's experts activates gate and up itself.
+    /// Products of one row make the blocks of their input themselves, and do what small launches
+    /// before them would: the activation, a norm. Attention does so with its queries.
     pub const STAGED: Shortcuts = Shortcuts(2);
     /// A spread over the streams is made by the mix that follows it.
     pub const SPREAD: Shortcuts = Shortcuts(4);

@@ -39,6 +39,7 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("attend_tiles", 92_480),
     ("attend_few_scores", 91_136),
     ("attend_few_mix", 65_280),
+    ("attend_few_mix_long", 108_800),
     ("decode_f16_short", 25_856),
     ("decode_bf16_short", 25_856),
     ("few_q4_0", 43_520),

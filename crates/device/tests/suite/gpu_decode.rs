@@ -157,3 +157,126 @@ fn blocks_that_were_left_are_those_of_the_floats() {
         assert!(seen[0] != seen[1] && seen[1] != seen[2], "every step changes the products");
     }
 }
+
+/// Rows that go through a low rank, heads, attention and its output.
+struct AttentionRows {
+    position: usize,
+    rows: usize,
+    ratio: usize,
+    top_k: usize,
+}
+
+const RANK: usize = 256;
+const HEADS: usize = 20;
+const HEAD: usize = 512;
+const RING: usize = 64;
+
+/// Bits that these steps leave of all rows: the low rank, attention, both output products.
+fn attention(
+    mut bench: Bench,
+    case: &AttentionRows,
+    encoded: &[Arc<Vec<u8>>; 3],
+    steps: &[usize],
+) -> [Vec<u32>; 4] {
+    let mut numbers = Numbers(case.position as u64);
+    let end = case.position + case.rows;
+    let mut half = |bench: &mut Bench, len: usize| {
+        let bytes = numbers.floats(len, 1.0);
+        let bytes = bytes.iter().flat_map(|v| ironstar_quant::f32_to_bf16(*v).to_le_bytes());
+        let buffer = bench.empty(Element::Bf16, len);
+        bench.cpu.write(buffer, 0, &bytes.collect::<Vec<u8>>()).expect("fits");
+        buffer
+    };
+    let (ring, compressed) = (half(&mut bench, RING * HEAD), half(&mut bench, end * HEAD));
+    let low = numbers.floats(case.rows * RANK, 2.0);
+    let plain = numbers.floats(case.rows * HEAD, 2.0);
+    let frequencies: Vec<f32> = (0..32).map(|i| 0.7f32.powi(i)).collect();
+    let rope = bench.cpu.rope(&frequencies).expect("a table");
+    let [q_b, out_a, out_b] =
+        [(0, [1, HEADS * HEAD, RANK]), (1, [1, 512, HEADS * HEAD / 2]), (2, [1, 40, 512])]
+            .map(|(i, shape)| bench.encoded(Format::Q8_0, shape, encoded[i].clone()));
+    let (norm, kv_norm) = (numbers.floats(RANK, 1.0), numbers.floats(HEAD, 1.0));
+    let (norm, kv_norm) = (bench.floats(&norm), bench.floats(&kv_norm));
+    let sinks = numbers.floats(HEADS, 1.0);
+    let sinks = bench.floats(&sinks);
+    let mut found: [Vec<u32>; 4] = Default::default();
+    let mut at = 0;
+    for n in steps.iter().copied() {
+        bench.cpu.begin(&Step::single(&vec![0; n], case.position + at)).expect("a step");
+        let x = bench.floats(&low[at * RANK..][..n * RANK]);
+        let kv_plain = bench.floats(&plain[at * HEAD..][..n * HEAD]);
+        let [q, attended] = [n * HEADS * HEAD; 2].map(|len| bench.zeros(len));
+        let (a, b, kv) =
+            (bench.zeros(n * 512), bench.zeros(n * 40), bench.empty(Element::Bf16, n * HEAD));
+        let eps = 1e-6;
+        bench.cpu.rms_norm(&RmsNorm { x, rows: n, weight: norm, eps, out: x }).expect("fits");
+        bench.cpu.project(&Project { x, rows: n, outputs: &[(q_b, q)] }).expect("fits");
+        let heads = QueryHeads { q, heads: HEADS, width: HEAD, eps: Some(eps), rope };
+        bench.cpu.query_heads(&heads).expect("fits");
+        let (x_plain, round_trip) = (kv_plain, true);
+        let key = KvRows { x: x_plain, norm: kv_norm, eps, rope, round_trip, out: kv };
+        bench.cpu.kv_rows(&key).expect("fits");
+        let choices: Vec<u32> = (at..at + n)
+            .flat_map(|row| (0..case.top_k).map(move |i| u32::try_from(i + row).expect("small")))
+            .collect();
+        let choice = bench.ids(&choices);
+        let rows = [compressed];
+        let rings = [ring];
+        let attend = Attend {
+            q,
+            kv,
+            sinks,
+            heads: HEADS,
+            rope,
+            window: RING - 16,
+            mutual: false,
+            rings: &rings,
+            capacity: RING,
+            compressed: Some(CompressedRows {
+                rows: &rows,
+                ratio: case.ratio,
+                choice: (case.top_k > 0).then_some((choice, case.top_k)),
+            }),
+            out: attended,
+        };
+        bench.cpu.attend(&attend).expect("fits");
+        let window = StoreWindow { kv, width: HEAD, rings: &rings, capacity: RING };
+        bench.cpu.store_window(&window).expect("fits");
+        let grouped = ProjectGrouped { x: attended, matrix: out_a, groups: 2, out: a };
+        bench.cpu.project_grouped(&grouped).expect("fits");
+        bench.cpu.project(&Project { x: a, rows: n, outputs: &[(out_b, b)] }).expect("fits");
+        for (found, buffer) in found.iter_mut().zip([x, attended, a, b]) {
+            found.extend(bits(&bench.read(buffer)));
+        }
+        at += n;
+    }
+    assert!(found.iter().flatten().all(|v| f32::from_bits(*v).is_finite()), "finite numbers");
+    found
+}
+
+/// One row at a time, with everything that it does on its way, has the bits of many rows; so has a
+/// device with little shared memory, and one that leaves the shortcuts out.
+#[test]
+fn attention_of_one_row_and_of_many() {
+    let mut numbers = Numbers(21);
+    let lens = [HEADS * HEAD * RANK, 512 * HEADS * HEAD / 2, 40 * 512];
+    let encoded = lens.map(|len| encode(Format::Q8_0, &numbers.floats(len, 0.1)));
+    let cases = [
+        AttentionRows { position: 60, rows: 6, ratio: 4, top_k: 9 },
+        AttentionRows { position: 700, rows: 5, ratio: 1, top_k: 0 },
+    ];
+    let plain = GpuConfig {
+        disabled: Shortcuts::named("staged").expect("it is one"),
+        ..GpuConfig::default()
+    };
+    for case in cases {
+        let many = attention(Bench::gpu(), &case, &encoded, &[case.rows]);
+        let ones = vec![1; case.rows];
+        let name = format!("from {} on", case.position);
+        assert!(attention(Bench::gpu(), &case, &encoded, &ones) == many, "one by one {name}");
+        let two = attention(Bench::small_gpu(), &case, &encoded, &[case.rows - 3, 1, 2]);
+        assert!(two == many, "little memory {name}");
+        let plain = attention(Bench::gpu_with(plain), &case, &encoded, &[case.rows - 1, 1]);
+        assert!(plain == many, "without shortcuts {name}");
+    }
+}

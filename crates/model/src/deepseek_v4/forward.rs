@@ -252,27 +252,32 @@ impl Pass<'_> {
         let (shape, s) = (self.shape, self.scratch);
         // The lists with everything; a layer takes as much of their fronts as it has.
         let (q_a, kv) = ((weights.q_a, s.q_a), (weights.kv, s.kv_plain));
-        let (mut from_y, mut of_y) = ([q_a, kv, q_a, q_a, q_a, q_a, q_a], 2);
+        let (mut from_y, mut of_y) = ([q_a, kv, q_a, q_a, q_a], 2);
         let (mut from_q, mut of_q) = ([(weights.q_b, s.q); 2], usize::from(heads));
-        if let Some(c) = &weights.compressor {
-            from_y[2..4].copy_from_slice(&[(c.values, s.values), (c.scores, s.scores)]);
-            of_y = 4;
-        }
+        let compressor = weights.compressor.as_ref();
+        let compressor = compressor.map(|c| [(c.values, s.values), (c.scores, s.scores)]);
         if let Some(i) = &weights.indexer {
             let c = &i.compressor;
-            from_y[of_y..of_y + 3].copy_from_slice(&[
-                (c.values, s.index_values),
-                (c.scores, s.index_scores),
-                (i.weights, s.index_weights),
-            ]);
-            of_y += 3;
-            from_q[of_q] = (i.query, s.index_q);
+            let own = [(c.values, s.index_values), (c.scores, s.index_scores)];
+            from_y[2..4].copy_from_slice(&own);
+            from_y[4] = (i.weights, s.index_weights);
+            of_y = 5;
+            // The choice is waited for longest.
+            from_q[0] = (i.query, s.index_q);
             of_q += 1;
+        } else if let Some(own) = compressor {
+            from_y[2..4].copy_from_slice(&own);
+            of_y = 4;
         }
         self.project(s.y, self.rows, &from_y[..of_y])?;
         self.norm(s.q_a, self.rows, weights.q_norm)?;
         debug_assert_eq!(weights.q_norm.len, shape.q_rank);
-        self.project(s.q_a, self.rows, &from_q[..of_q])
+        self.project(s.q_a, self.rows, &from_q[..of_q])?;
+        if let Some(outputs) = compressor.filter(|_| weights.indexer.is_some()) {
+            let later = Project { x: s.y, rows: self.rows, outputs: &outputs };
+            self.backend.project_later(&later)?;
+        }
+        Ok(())
     }
 
     /// The step's key/value rows in `kv`, as they are kept.

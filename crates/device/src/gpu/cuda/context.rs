@@ -138,6 +138,20 @@ impl Context {
         Ok(Stream(stream))
     }
 
+    /// A stream whose groups come first where they could run beside those of others.
+    pub(super) fn urgent_stream(&self) -> Result<Stream, Error> {
+        self.enter()?;
+        let (mut least, mut most, mut stream) = (0, 0, std::ptr::null_mut());
+        // SAFETY: a context is current; the out-parameters live here.
+        let status = unsafe { sys::cuCtxGetStreamPriorityRange(&raw mut least, &raw mut most) };
+        check("asking for priorities", status)?;
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: as above.
+        let status = unsafe { sys::cuStreamCreateWithPriority(&raw mut stream, flags, most) };
+        check("making a stream", status)?;
+        Ok(Stream(stream))
+    }
+
     /// An event, with a clock if times are wanted.
     pub(super) fn event(&self, timed: bool) -> Result<Event, Error> {
         self.enter()?;

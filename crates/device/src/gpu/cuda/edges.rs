@@ -1,25 +1,44 @@
 //! Programmatic edges: a kernel is set up while the one before still runs, and waits for its end as
 //! the first thing it does (compute capability 9.0 and later).
 //!
+//! A kernel lets the next one be set up (`GRID_NEXT`) before it waits itself (`GRID_WAIT`): the next
+//! one's own wait is for its end, which comes after the end of all before it. The next one is there
+//! only when all groups of this one are, so groups that wait never keep out those that they wait
+//! for. Kernels that wait for another card, and those whose successors would only keep others out,
+//! let them come later.
+//!
 //! Invariant: a launch may overlap only if its kernel waits. So the wait is put into every kernel
 //! of the text here, and overlap is allowed for a text only if all of its kernels have it. A
 //! `KERNEL_EARLY` has its own `GRID_START`, behind its first loads of weights, which no kernel of a
 //! step writes.
 
+use super::timeline;
+
 /// What the wait is, and nothing on older cards, which are never asked to overlap.
 const DEFINITION: &str = r#"
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define GRID_START asm volatile("griddepcontrol.wait;" ::: "memory"); \
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#define GRID_WAIT asm volatile("griddepcontrol.wait;" ::: "memory");
+#define GRID_NEXT asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #else
-#define GRID_START
+#define GRID_WAIT
+#define GRID_NEXT
 #endif
+#define GRID_START GRID_NEXT GRID_WAIT
 "#;
 
 /// The text with a wait at the start of every kernel; `None` if there is a kernel whose start is
 /// not found, or no kernel at all.
 pub(super) fn with_waits(text: &str) -> Option<String> {
-    let mut out = String::from(DEFINITION);
+    with_starts(DEFINITION, text)
+}
+
+/// The same, which also leaves when each launch starts.
+pub(super) fn with_stamps(text: &str) -> Option<String> {
+    with_starts(timeline::DEFINITION, &timeline::with_numbers(text)?)
+}
+
+fn with_starts(definition: &str, text: &str) -> Option<String> {
+    let mut out = String::from(definition);
     let (mut rest, mut kernels) = (text, 0);
     while let Some(at) = rest.find("KERNEL(") {
         let (before, from) = rest.split_at(at);
@@ -81,7 +100,7 @@ mod tests {
         let kernels = text.matches("KERNEL(").count() - text.matches("#define KERNEL(").count();
         let with = with_waits(&text).expect("every kernel's start is found");
         let early = text.matches("KERNEL_EARLY(").count() - 1;
-        let own = text.matches("GRID_START").count();
+        let own = text.matches("GRID_START").count() + text.matches("GRID_WAIT").count();
         assert!(early > 0 && own > 3, "{early} kernels wait by themselves, at {own} places");
         let given = with.lines().filter(|line| !line.trim_start().starts_with("if ("));
         let given = given.filter(|line| line.contains("{ GRID_START ")).count();

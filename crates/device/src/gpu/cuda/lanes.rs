@@ -29,6 +29,11 @@ impl Lanes {
         }
     }
 
+    /// The present lane.
+    pub fn now(&self) -> usize {
+        self.now
+    }
+
     /// Whether the next launch may begin while the one before it in its lane ends: not if it comes
     /// behind another lane too.
     pub fn follows(&self) -> bool {

@@ -16,10 +16,12 @@ mod probe;
 mod staging;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod times;
 
 pub(super) use peer::windows;
 pub use probe::{CudaDevice, cuda_devices, cuda_read_bandwidth};
+pub use timeline::{Stamp, Timeline, timeline_tables};
 pub use times::{KernelTime, KernelTimes};
 
 use super::driver::{Address, Driver, Facts, Fill, Graph, Kernel};
@@ -32,6 +34,7 @@ use staging::Staging;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
+use timeline::Stamps;
 use times::Clock;
 
 /// What the kernels are compiled with, here and by `cargo xtask kernel-check`.
@@ -53,6 +56,8 @@ pub struct CudaConfig {
     pub times: Option<KernelTimes>,
     /// Starts no kernel before the one before it has ended; for comparison.
     pub serial: bool,
+    /// Notes when each launch of a replay starts; cards of compute capability 9.0 and later.
+    pub timeline: Option<Timeline>,
 }
 
 /// A kernel that was looked up.
@@ -77,6 +82,7 @@ pub(crate) struct Cuda {
     /// Launches may overlap: every kernel of the text waits first.
     overlap: bool,
     clock: Option<Clock>,
+    stamps: Option<Stamps>,
     /// Bytes of each live allocation, by address.
     allocations: BTreeMap<u64, u64>,
     module: sys::CUmodule,
@@ -94,9 +100,10 @@ impl Cuda {
     pub(crate) fn open(config: &CudaConfig, text: &str) -> Result<Cuda, Error> {
         let context = Context::open(config.device)?;
         let facts = facts(&context)?;
-        let (main, staging) = (context.stream()?, Staging::new(&context)?);
+        let (main, staging) = (context.urgent_stream()?, Staging::new(&context)?);
         let waiting = match config.serial || config.times.is_some() || !can_overlap(&context)? {
             true => None,
+            false if config.timeline.is_some() => edges::with_stamps(text),
             false => edges::with_waits(text),
         };
         let code = code(&context, config, waiting.as_deref().unwrap_or(text))?;
@@ -104,6 +111,8 @@ impl Cuda {
         // SAFETY: the image is a whole cubin, or PTX closed with zero, as NVRTC made it.
         let status = unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
         check("loading the kernels", status)?;
+        let stamped = config.timeline.clone().filter(|_| waiting.is_some());
+        let stamps = stamped.map(|timeline| Stamps::new(timeline, module)).transpose()?;
         let (graphs, kernels, names) = (Vec::new(), Vec::new(), HashMap::new());
         let (capturing, lanes, allocations) = (false, Lanes::default(), BTreeMap::new());
         Ok(Cuda {
@@ -115,6 +124,7 @@ impl Cuda {
             lanes,
             overlap: waiting.is_some(),
             clock: config.times.clone().map(Clock::new),
+            stamps,
             allocations,
             module,
             staging,
@@ -148,6 +158,12 @@ impl Cuda {
         }
         let found = format!("{bytes} bytes at {:#x}", at.0);
         Err(Error::Shape { operation, found, wanted: "a range inside one allocation".into() })
+    }
+
+    /// Everything started has ended: reads what was measured.
+    fn waited(&mut self) -> Result<(), Error> {
+        self.stamps.as_mut().map_or(Ok(()), Stamps::waited)?;
+        self.clock.as_mut().map_or(Ok(()), Clock::waited)
     }
 
     fn graph(&self, graph: Graph) -> Result<sys::CUgraphExec, Error> {
@@ -273,8 +289,8 @@ impl Driver for Cuda {
             return Ok(());
         }
         self.inside("download", from, bytes.len())?;
-        self.staging.download(&self.main, from.0, bytes)?;
-        self.clock.as_mut().map_or(Ok(()), Clock::waited)
+        self.staging.download(&self.context, &self.main, from.0, bytes)?;
+        self.waited()
     }
 
     fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error> {
@@ -313,15 +329,25 @@ impl Driver for Cuda {
         self.context.enter()?;
         let index = usize::try_from(kernel.0).ok().filter(|index| *index < self.kernels.len());
         let index = index.ok_or(Error::Handle { operation: "launch", id: kernel.0 })?;
-        let tells = self.context.tells_parameters();
-        fits(&mut self.kernels[index], tells, buffers.len(), arguments)?;
+        let known = [self.context.tells_parameters(), self.stamps.is_some()];
+        fits(&mut self.kernels[index], known, buffers.len(), arguments)?;
         let loaded = &self.kernels[index];
+        let number = self.stamps.as_mut().map(|stamps| {
+            let (lane, joins) = (self.lanes.now(), !self.lanes.follows());
+            let (name, groups) = (loaded.name, grid[0] * grid[1] * grid[2]);
+            let launch = Stamp { name, lane, joins, groups, there_ns: 0, begun_ns: 0 };
+            stamps.number(self.capturing, launch)
+        });
         let mut pointers = [std::ptr::null_mut::<c_void>(); PARAMETERS_MAX];
         for (pointer, buffer) in pointers.iter_mut().zip(buffers) {
             *pointer = (&raw const buffer.0).cast_mut().cast();
         }
         if !arguments.is_empty() {
             pointers[buffers.len()] = arguments.as_ptr().cast_mut().cast();
+        }
+        if let Some(number) = &number {
+            let before = buffers.len() + usize::from(!arguments.is_empty());
+            pointers[before] = std::ptr::from_ref(number).cast_mut().cast();
         }
         let begun = match &mut self.clock {
             Some(clock) => Some(clock.mark(&self.context, &self.main)?),
@@ -368,7 +394,7 @@ impl Driver for Cuda {
     fn finish(&mut self) -> Result<(), Error> {
         self.outside_capture("finish")?;
         self.main.wait()?;
-        self.clock.as_mut().map_or(Ok(()), Clock::waited)
+        self.waited()
     }
 
     fn begin_capture(&mut self) -> Result<bool, Error> {
@@ -417,14 +443,23 @@ impl Driver for Cuda {
             Some(index) => self.graphs[index] = Some(executable),
             None => self.graphs.push(Some(executable)),
         }
-        Ok(Graph(u32::try_from(index).expect("a few graphs")))
+        let index = u32::try_from(index).expect("a few graphs");
+        if let Some(stamps) = &mut self.stamps {
+            stamps.recorded(index);
+        }
+        Ok(Graph(index))
     }
 
     fn replay(&mut self, graph: Graph) -> Result<(), Error> {
         self.outside_capture("replay")?;
         let executable = self.graph(graph)?;
         // SAFETY: the graph is alive until `drop_graph`.
-        check("replaying a recording", unsafe { sys::cuGraphLaunch(executable, self.main.raw()) })
+        let status = unsafe { sys::cuGraphLaunch(executable, self.main.raw()) };
+        check("replaying a recording", status)?;
+        if let Some(stamps) = &mut self.stamps {
+            stamps.replayed(graph.0);
+        }
+        Ok(())
     }
 
     fn drop_graph(&mut self, graph: Graph) {
@@ -483,9 +518,15 @@ fn parameters(function: sys::CUfunction, count: usize) -> Vec<usize> {
 
 /// Whether a launch passes what the kernel takes, where the driver tells. The struct behind the
 /// buffers tells a buffer too few: it has a size of its own.
-fn fits(kernel: &mut Loaded, tells: bool, buffers: usize, arguments: &[u8]) -> Result<(), Error> {
+fn fits(
+    kernel: &mut Loaded,
+    [tells, numbered]: [bool; 2],
+    buffers: usize,
+    arguments: &[u8],
+) -> Result<(), Error> {
     let last = (!arguments.is_empty()).then_some(arguments.len());
-    let given = || std::iter::repeat_n(size_of::<u64>(), buffers).chain(last);
+    let number = numbered.then_some(size_of::<u32>());
+    let given = || std::iter::repeat_n(size_of::<u64>(), buffers).chain(last).chain(number);
     let count = given().count();
     let fits = count <= PARAMETERS_MAX;
     if fits && (!tells || given().eq(kernel.parameters.iter().copied())) {

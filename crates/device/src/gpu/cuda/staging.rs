@@ -88,6 +88,8 @@ pub(super) struct Staging {
     next_small: usize,
     /// Made at the first large upload.
     lanes: Vec<Lane>,
+    /// Made at the first large download.
+    down: Option<Slot>,
     /// Where the main stream was when a large upload began.
     before: Event,
 }
@@ -96,7 +98,8 @@ impl Staging {
     pub(super) fn new(context: &Context) -> Result<Staging, Error> {
         let small = (0..SMALL_SLOTS).map(|_| Slot::new(context, SMALL_BYTES));
         let small = small.collect::<Result<_, _>>()?;
-        Ok(Staging { small, next_small: 0, lanes: Vec::new(), before: context.event(false)? })
+        let (lanes, before) = (Vec::new(), context.event(false)?);
+        Ok(Staging { small, next_small: 0, lanes, down: None, before })
     }
 
     /// Copies to device memory, after everything on the main stream and before what follows.
@@ -143,18 +146,28 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies from device memory through a small slot; the bytes fit one.
+    /// Copies from device memory through pinned memory.
     pub(super) fn download(
         &mut self,
+        context: &Context,
         main: &Stream,
         from: u64,
         bytes: &mut [u8],
     ) -> Result<(), Error> {
-        for (piece, bytes) in bytes.chunks_mut(SMALL_BYTES).enumerate() {
-            let slot = &mut self.small[self.next_small];
-            self.next_small = (self.next_small + 1) % SMALL_SLOTS;
+        let piece_bytes = if bytes.len() <= SMALL_BYTES { SMALL_BYTES } else { PIECE_BYTES };
+        if piece_bytes == PIECE_BYTES && self.down.is_none() {
+            self.down = Some(Slot::new(context, PIECE_BYTES)?);
+        }
+        for (piece, bytes) in bytes.chunks_mut(piece_bytes).enumerate() {
+            let slot = match &mut self.down {
+                Some(down) if piece_bytes == PIECE_BYTES => down,
+                _ => {
+                    self.next_small = (self.next_small + 1) % SMALL_SLOTS;
+                    &mut self.small[self.next_small]
+                }
+            };
             slot.sent.wait()?;
-            let from = from + (piece * SMALL_BYTES) as u64;
+            let from = from + (piece * piece_bytes) as u64;
             // SAFETY: `from` is the caller's allocation; the memory is read after the wait below.
             unsafe { main.copy_out(from, &slot.memory, bytes.len()) }?;
             main.wait()?;

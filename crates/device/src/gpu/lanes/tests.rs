@@ -51,6 +51,19 @@ fn readers_wait_for_writers_and_writers_for_readers() {
     assert_eq!(found.orders[2], order(0, &[1], false));
 }
 
+/// What comes behind the main lane waits for its last launch, though it has nothing of it.
+#[test]
+fn behind_the_main_lane() {
+    let late = Access { behind: true, ..kernel(true, 1) };
+    let found = plan(&[
+        (kernel(false, 1), vec![at(1)]),
+        (late, vec![at(2)]),
+        (kernel(false, 1), vec![at(3)]),
+    ]);
+    let wanted = [order(0, &[], true), order(1, &[0], true), order(0, &[], false)];
+    assert_eq!(found.orders, wanted);
+}
+
 /// Nothing passes a launch of which nothing is known, and memory behind tables counts too.
 #[test]
 fn what_is_not_known_is_passed_by_nobody() {
@@ -145,7 +158,8 @@ fn the_table_is_the_text() {
                 rest.split("GRID_ARGS").next().expect("never empty").to_owned()
             }
         };
-        let macros = ["DECODE_BUFFERS", "SHARDS_BUFFERS", "POST_SHARDS_BUFFERS"];
+        let macros =
+            ["DECODE_BUFFERS", "SHARDS_BUFFERS", "POST_SHARDS_BUFFERS", "ATTEND_MIX_BUFFERS"];
         let buffers = macros.into_iter().rfind(|own| parameters.starts_with(own));
         let parameters = match buffers {
             Some(own) => {

@@ -2,10 +2,12 @@
 
 use super::super::arguments::AttendArgs;
 use super::super::lanes::hidden;
+use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::text::pool_bytes;
 use super::super::{Gpu, SOME_ROWS, Scratch, check, size, small};
+use super::heads::FEW_WIDTH;
 use super::{GROUP, SIMDGROUPS};
 use crate::{Attend, Element, Error};
 
@@ -19,6 +21,8 @@ const TILE_HEADS: u32 = 16;
 const TILE_GROUP: u32 = 512;
 /// `KEYS_TILE` of the kernels; scores of a head are whole tiles.
 const KEYS_TILE: usize = 32;
+/// Keys up to which the kernel with less shared memory has them all at a time.
+const KEYS_SHORT: usize = 12 * KEYS_TILE;
 /// Scores that are held at a time, in elements; bounds the memory of a long prefill.
 const SCORES_MAX: usize = 1 << 26;
 
@@ -110,11 +114,25 @@ fn numbers(a: &Attend<'_>, [width, top_k, stride]: [usize; 3]) -> Result<AttendA
         rows_bf16: u32::from(rows.is_some_and(|rows| rows.element == Element::Bf16)),
         scale,
         mutual: u32::from(a.mutual),
+        made: 0,
+        eps: 0.0,
     })
 }
 
 fn fits_few(gpu: &Gpu) -> bool {
     gpu.driver.facts().group_bytes >= pool_bytes("attend_few_mix")
+}
+
+/// Takes along what is owed of the queries, if it is what the kernels of few rows can do.
+fn take_heads(gpu: &Gpu, a: &mut AttendArgs, q: Place, table: Place) -> bool {
+    let Some(Owed { work: Work::Heads { table: own, arguments }, .. }) = gpu.owed_of(q) else {
+        return false;
+    };
+    let fits = own == table && arguments.heads == a.heads && a.width as usize == FEW_WIDTH;
+    if fits {
+        (a.made, a.eps) = (2 | arguments.norm, arguments.eps);
+    }
+    fits
 }
 
 /// The launches of `fast/attend.k`, whose result is that of `attend_tiles`.
@@ -133,17 +151,29 @@ fn attend_few(
     let sums = gpu.scratch(Scratch::Sums, size(&[heads, 4]))?;
     let weights = gpu.scratch(Scratch::Weights, size(&[heads, stride, 2]))?;
     let shrinks = gpu.scratch(Scratch::Shrinks, size(&[heads, stride / KEYS_TILE, 4]))?;
-    let places = [q, kv, choice, positions, span_of, spans, rings, rows, scores];
+    let [codes, scales] = gpu.prepare_narrow(out, [heads, a.width as usize])?;
+    let mut arguments = *a;
+    if take_heads(gpu, &mut arguments, q, table) {
+        gpu.take_along(q);
+    }
+    let a = &arguments;
+    let places = [q, kv, choice, positions, span_of, spans, rings, rows, table, scores];
     let tiles = a.heads.div_ceil(TILE_HEADS);
     let grid = [small(OPERATION, stride / KEYS_TILE)?, n, tiles];
     gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
     gpu.launch("attend_few_scores", grid, TILE_GROUP, &places, a)?;
+    gpu.overwritten(q, usize::MAX);
     let places = [scores, sinks, positions, span_of, spans, weights, shrinks, sums];
     gpu.launch("attend_few_weights", [a.heads.div_ceil(2), n, 1], 64, &places, a)?;
-    let places =
-        [weights, shrinks, sums, kv, choice, positions, span_of, spans, rings, rows, table, out];
+    let places = [
+        weights, shrinks, sums, kv, choice, positions, span_of, spans, rings, rows, table, out,
+        codes, scales,
+    ];
     gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
-    gpu.launch("attend_few_mix", [a.width / 64, n, tiles], TILE_GROUP / 2, &places, a)
+    let room = gpu.driver.facts().group_bytes >= pool_bytes("attend_few_mix_long");
+    let long = room && stride > KEYS_SHORT;
+    let name = if long { "attend_few_mix_long" } else { "attend_few_mix" };
+    gpu.launch(name, [a.width / 64, n, tiles], TILE_GROUP, &places, a)
 }
 
 pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Error> {

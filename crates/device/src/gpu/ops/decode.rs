@@ -1,6 +1,7 @@
 //! Products of one row: which kernel of `fast/decode.k` makes them, and how it is launched.
 
 use super::super::arguments::{ProductArgs, ShardsArgs};
+use super::super::owed::Work;
 use super::super::record::Place;
 use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, size, small};
 use super::ROW_GROUP;
@@ -123,18 +124,20 @@ pub(super) fn launch(
 /// Most columns whose blocks a group holds; `STAGED_COLUMNS` of the kernels.
 const STAGED_COLUMNS: usize = 8192;
 
-/// Gate and up, of which the groups of a product make its int8 blocks themselves: the activation,
-/// times a weight for each slot.
+/// Floats of which the groups of a product for one row make its int8 blocks themselves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Staged {
-    pub gate: Place,
-    pub up: Place,
-    pub gains: Option<Place>,
-    pub limit: f32,
+pub(super) enum Staged {
+    /// The activation of gate and up, times a weight for each slot.
+    Activated { gate: Place, up: Place, gains: Option<Place>, limit: f32 },
+    /// The floats as they are.
+    Plain { x: Place },
+    /// What a norm makes of them, which is owed.
+    Normed { x: Place, weight: Place, eps: f32 },
 }
 
 fn staged_kernel(format: Format) -> Option<&'static str> {
     match format {
+        Format::Q8_0 => Some("staged_q8_0"),
         Format::Q2K => Some("staged_q2_k"),
         Format::Q4K => Some("staged_q4_k"),
         Format::Iq2Xxs => Some("staged_iq2_xxs"),
@@ -142,15 +145,58 @@ fn staged_kernel(format: Format) -> Option<&'static str> {
     }
 }
 
-/// Whether this matrix has a kernel for one row that makes the input's blocks itself.
+/// The launch for one row of so many columns, which does not depend on the rows of the matrix.
+fn plan_of_columns(
+    gpu: &Gpu,
+    operation: &'static str,
+    format: Format,
+    columns: usize,
+) -> Result<Option<Plan>, Error> {
+    let columns = small(operation, columns)?;
+    let arguments = ProductArgs { columns, slots: 1, groups: 1, ..ProductArgs::default() };
+    Ok(plan(gpu.room(), format, &arguments))
+}
+
+/// Whether this matrix has a kernel for one row that activates gate and up itself.
 pub(super) fn stages(gpu: &Gpu, operation: &'static str, matrix: Matrix) -> Result<bool, Error> {
     let format = gpu.weights(operation, matrix)?.format();
-    let columns = small(operation, matrix.columns)?;
-    let arguments = ProductArgs { columns, slots: 1, groups: 1, ..ProductArgs::default() };
     Ok(gpu.takes(Shortcuts::STAGED)
         && staged_kernel(format).is_some()
         && matrix.columns <= STAGED_COLUMNS
-        && plan(gpu.multiprocessors(), format, &arguments).is_some())
+        && plan_of_columns(gpu, operation, format, matrix.columns)?.is_some())
+}
+
+/// A row as the input of products that make its blocks themselves, if they all can and nobody has
+/// left them.
+pub(super) fn stages_row(
+    gpu: &Gpu,
+    operation: &'static str,
+    x: Place,
+    activation: Activation,
+    outputs: &[(Matrix, Place)],
+) -> Result<Option<Staged>, Error> {
+    let Some((first, _)) = outputs.first() else { return Ok(None) };
+    let made = gpu.prepared(x, activation, [1, first.columns]).is_some();
+    if made || !gpu.takes(Shortcuts::STAGED) {
+        return Ok(None);
+    }
+    for (matrix, _) in outputs {
+        if gpu.weights(operation, *matrix)?.format() != Format::Q8_0 {
+            return Ok(None);
+        }
+    }
+    let Some(plan) = plan_of_columns(gpu, operation, Format::Q8_0, first.columns)? else {
+        return Ok(None);
+    };
+    let Some(owed) = gpu.owed_of(x) else { return Ok(Some(Staged::Plain { x })) };
+    Ok(match owed.work {
+        Work::Norm { weight, arguments }
+            if plan.group == ROW_GROUP && arguments.width as usize == first.columns =>
+        {
+            Some(Staged::Normed { x, weight, eps: arguments.eps })
+        }
+        _ => None,
+    })
 }
 
 /// Records a planned launch whose groups make their input's blocks.
@@ -158,16 +204,34 @@ pub(super) fn launch_staged(
     gpu: &mut Gpu,
     format: Format,
     plan: &Plan,
-    staged: &Staged,
+    staged: Staged,
     mut places: [Place; 13],
     arguments: &mut ProductArgs,
 ) -> Result<(), Error> {
-    let name = staged_kernel(format).expect("`stages` asked for the same");
-    places[8..10].copy_from_slice(&[staged.gate, staged.up]);
-    places[11] = staged.gains.unwrap_or(Place::NONE);
-    arguments.source = if staged.gains.is_some() { 2 } else { 1 };
-    arguments.bound = staged.limit;
-    launch(gpu, &Plan { name, ..*plan }, &places, arguments)
+    let mut groups = plan.groups;
+    let name = match staged {
+        Staged::Activated { gate, up, gains, limit } => {
+            places[8..10].copy_from_slice(&[gate, up]);
+            places[11] = gains.unwrap_or(Place::NONE);
+            arguments.source = if gains.is_some() { 2 } else { 1 };
+            arguments.bound = limit;
+            staged_kernel(format).expect("`stages` asked for the same")
+        }
+        Staged::Plain { x } => {
+            places[8] = x;
+            "floats_q8_0"
+        }
+        Staged::Normed { x, weight, eps } => {
+            places[8] = x;
+            places[11] = weight;
+            arguments.bound = eps;
+            gpu.take_along(x);
+            // Key rows are made meanwhile, and shall not wait for a place.
+            groups -= groups / 4;
+            "normed_q8_0"
+        }
+    };
+    launch(gpu, &Plan { name, groups, ..*plan }, &places, arguments)
 }
 
 /// The kernel that makes the shards of a wide half-width matrix times few rows, if it is one.

@@ -158,7 +158,7 @@ impl Half<'_> {
             gpu.goes_without(Shortcuts::STAGED, operation, why)?;
         }
         let x = match staged {
-            true => Input::Staged(Staged { gate, up, gains: self.gains, limit }),
+            true => Input::Staged(Staged::Activated { gate, up, gains: self.gains, limit }),
             false => Input::Made(self.activate(gpu, [gate, up], inner, limit)?),
         };
         product(gpu, &product_of(&outputs, x, 1, self.planes_out))?;

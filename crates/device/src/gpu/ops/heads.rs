@@ -2,13 +2,17 @@
 
 use super::super::arguments::{HeadArgs, KvArgs, WindowArgs};
 use super::super::lanes::hidden;
+use super::super::owed::{Owed, Work};
+use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{Gpu, check, size, small};
+use super::super::{Gpu, Shortcuts, check, size, small};
 use super::GROUP;
 use crate::{Element, Error, KvRows, QueryHeads, StoreWindow};
 
 /// `WIDTH_MAX` of the kernels.
 pub(super) const WIDTH_MAX: usize = 1024;
+/// Width of the heads that kernels of few rows know.
+pub(super) const FEW_WIDTH: usize = 512;
 /// Heads that are made by small groups, so that many groups have some.
 const FEW_HEADS: u32 = 512;
 /// Block of the FP8 round trip of keys and values.
@@ -47,10 +51,12 @@ pub(in super::super) fn query_heads(gpu: &mut Gpu, a: &QueryHeads) -> Result<(),
         norm: u32::from(a.eps.is_some()),
         eps: a.eps.unwrap_or(0.0),
     };
-    // Eight lanes a head; four heads a group where there are few rows.
-    if a.width == 512 && arguments.items <= FEW_HEADS {
-        let grid = [arguments.items.div_ceil(4), 1, 1];
-        return gpu.launch("query_heads_few", grid, 32, &[q, table], &arguments);
+    if a.width == FEW_WIDTH && n == 1 && gpu.takes(Shortcuts::STAGED) {
+        let work = Work::Heads { table, arguments };
+        return gpu.owe(Owed { at: q, len: size(&[a.heads, a.width]), work });
+    }
+    if a.width == FEW_WIDTH && arguments.items <= FEW_HEADS {
+        return heads_few(gpu, [q, table], &arguments);
     }
     let grid = [arguments.items.div_ceil(GROUP / 8), 1, 1];
     let name = match a.width == 512 && a.rope.pairs.is_multiple_of(4) {
@@ -58,6 +64,16 @@ pub(in super::super) fn query_heads(gpu: &mut Gpu, a: &QueryHeads) -> Result<(),
         false => "query_heads",
     };
     gpu.launch(name, grid, GROUP, &[q, table], &arguments)
+}
+
+/// Eight lanes a head; four heads a group, since there are few rows.
+pub(in super::super) fn heads_few(
+    gpu: &mut Gpu,
+    places: [Place; 2],
+    arguments: &HeadArgs,
+) -> Result<(), Error> {
+    let grid = [arguments.items.div_ceil(4), 1, 1];
+    gpu.launch("query_heads_few", grid, 32, &places, arguments)
 }
 
 pub(in super::super) fn kv_rows(gpu: &mut Gpu, a: &KvRows) -> Result<(), Error> {

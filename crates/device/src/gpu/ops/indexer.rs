@@ -105,7 +105,7 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
     if scoring {
         let places = [q, table, positions, queries];
         let grid = [heads, gpu.n(), 1];
-        gpu.beside(|gpu| gpu.launch("index_queries", grid, GROUP, &places, &arguments))?;
+        gpu.launch("index_queries", grid, GROUP, &places, &arguments)?;
     }
     let batch = (SCORES_MAX / keys_max.max(1)).clamp(1, n);
     let scores = gpu.scratch(Scratch::Scores, size(&[batch, keys_max, 4]))?;
@@ -123,11 +123,11 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
             let places = [q, weights, positions, span_of, rows, scores];
             let grid = [arguments.stride.div_ceil(keys), count, 1];
             gpu.through_tables(hidden::INDEX, 0);
-            gpu.beside(|gpu| gpu.launch(name, grid, group, &places, &arguments))?;
+            gpu.launch(name, grid, group, &places, &arguments)?;
         }
         let (places, grid) = ([scores, positions, out], [count, 1, 1]);
         let (name, group) = choose_kernel(gpu, n);
-        gpu.beside(|gpu| gpu.launch(name, grid, group, &places, &arguments))?;
+        gpu.launch(name, grid, group, &places, &arguments)?;
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ pub(super) struct Stacked {
 pub(super) enum Input {
     /// Codes and scales, or floats and nothing.
     Made([Place; 2]),
-    /// Gate and up, of which a kernel for one row makes the blocks itself.
+    /// Floats of which a kernel for one row makes the blocks itself.
     Staged(decode::Staged),
 }
 
@@ -139,7 +139,8 @@ impl Inputs {
             Activation::Int8x32 => (1, 32, Scratch::Codes32, Scratch::Scales32),
             Activation::Int8x256 => (2, 256, Scratch::Codes256, Scratch::Scales256),
         };
-        if let Some(made) = self.made[slot].or_else(|| gpu.prepared(x, activation, columns)) {
+        if let Some(made) = self.made[slot].or_else(|| gpu.prepared(x, activation, [rows, columns]))
+        {
             return Ok(made);
         }
         let blocks = size(&[rows, columns / block]);
@@ -234,9 +235,9 @@ fn launch(
     let made = match p.x {
         Input::Made(made) => made,
         Input::Staged(staged) => {
-            let plan = decode::plan(gpu.multiprocessors(), format, &arguments);
+            let plan = decode::plan(gpu.room(), format, &arguments);
             let plan = plan.expect("`decode::stages` asked for the same");
-            return decode::launch_staged(gpu, format, &plan, &staged, places, &mut arguments);
+            return decode::launch_staged(gpu, format, &plan, staged, places, &mut arguments);
         }
     };
     places[8..10].copy_from_slice(&made);
@@ -244,7 +245,7 @@ fn launch(
     let some = [Format::F16, Format::Bf16].contains(&format) && gpu.takes(Shortcuts::FEW);
     let most = if some { SOME_ROWS } else { 1 };
     let alone = p.stacked.map_or(p.slots <= most, |stacked| stacked.sorted.is_none());
-    if let Some(plan) = decode::plan(gpu.multiprocessors(), format, &arguments).filter(|_| alone) {
+    if let Some(plan) = decode::plan(gpu.room(), format, &arguments).filter(|_| alone) {
         return decode::launch(gpu, &plan, &places, &mut arguments);
     }
     if launch_few(gpu, p, format, &mut places, &mut arguments)? {
@@ -355,7 +356,9 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
             "the matrices are plain and have equal columns",
         )?;
         let weights = gpu.weights(operation, *matrix)?;
-        let out = gpu.f32(ask("an output"), *out, size(&[a.rows, matrix.rows]))?;
+        let len = size(&[a.rows, matrix.rows]);
+        let out = gpu.f32(ask("an output"), *out, len)?;
+        gpu.overwritten(out, len);
         gpu.counters.dense_bytes += weights.matrix_bytes;
         let activation = weights.activation();
         match by_activation.iter_mut().find(|(own, _)| *own == activation) {
@@ -363,14 +366,24 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
             None => by_activation.push((activation, vec![(*matrix, out)])),
         }
     }
-    // Floats that other matrices leave alone are not waited for by anything near.
-    let several = by_activation.len() > 1;
+    // All but the first are not waited for by anything near.
     let mut inputs = Inputs::default();
-    for (activation, outputs) in by_activation {
-        let x = Input::Made(inputs.get(gpu, activation, x, [a.rows, columns])?);
+    let several = by_activation.len() > 1;
+    if several {
+        super::streams::norm_owed(gpu, x)?;
+    }
+    for (index, (activation, outputs)) in by_activation.into_iter().enumerate() {
+        let staged = match a.rows {
+            1 => decode::stages_row(gpu, operation, x, activation, &outputs)?,
+            _ => None,
+        };
+        let x = match staged {
+            Some(staged) => Input::Staged(staged),
+            None => Input::Made(inputs.get(gpu, activation, x, [a.rows, columns])?),
+        };
         let p = Product::plain(operation, &outputs, x, a.rows);
-        match several && activation == Activation::F32 {
-            true => gpu.beside(|gpu| product(gpu, &p))?,
+        match several && index > 0 {
+            true => gpu.behind(|gpu| product(gpu, &p))?,
             false => product(gpu, &p)?,
         }
     }

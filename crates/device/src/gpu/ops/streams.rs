@@ -3,6 +3,7 @@
 use super::super::arguments::{
     EmbedArgs, GatherArgs, HcArgs, RmsArgs, ShardsArgs, SpreadArgs, SteerArgs,
 };
+use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{FEW_ROWS, Gpu, Pending, Scratch, Shortcuts, check, size, small};
@@ -75,13 +76,48 @@ pub(in super::super) fn rms_norm(gpu: &mut Gpu, a: &RmsNorm) -> Result<(), Error
     let x = gpu.f32(ask("x"), a.x, len)?;
     let out = gpu.f32(ask("out"), a.out, len)?;
     let arguments = RmsArgs { width: small(operation, width)?, eps: a.eps };
-    let grid = [small(operation, a.rows)?, 1, 1];
     if !width.is_multiple_of(32) {
-        return gpu.launch("rms_norm", grid, ROW_GROUP, &[x, weight, out], &arguments);
+        return norm_plain(gpu, [x, weight, out], small(operation, a.rows)?, &arguments);
     }
-    let [codes, scales] = gpu.prepare_narrow(out, [a.rows, width])?;
+    if a.rows == 1 && x == out && gpu.takes(Shortcuts::STAGED) {
+        let work = Work::Norm { weight, arguments };
+        return gpu.owe(Owed { at: x, len: width, work });
+    }
+    norm_blocks(gpu, [x, weight, out], a.rows, &arguments)
+}
+
+/// A norm that leaves floats only.
+pub(in super::super) fn norm_plain(
+    gpu: &mut Gpu,
+    places: [Place; 3],
+    rows: u32,
+    arguments: &RmsArgs,
+) -> Result<(), Error> {
+    gpu.launch("rms_norm", [rows, 1, 1], ROW_GROUP, &places, arguments)
+}
+
+/// A norm that leaves int8 blocks beside the floats.
+fn norm_blocks(
+    gpu: &mut Gpu,
+    [x, weight, out]: [Place; 3],
+    rows: usize,
+    arguments: &RmsArgs,
+) -> Result<(), Error> {
+    let [codes, scales] = gpu.prepare_narrow(out, [rows, arguments.width as usize])?;
     let places = [x, weight, out, codes, scales];
-    gpu.launch("rms_norm_blocks", grid, ROW_GROUP, &places, &arguments)
+    let grid = [small("rms_norm", rows)?, 1, 1];
+    gpu.launch("rms_norm_blocks", grid, ROW_GROUP, &places, arguments)
+}
+
+/// Records a norm that is owed of a row, for readers of its floats and of its blocks.
+pub(super) fn norm_owed(gpu: &mut Gpu, x: Place) -> Result<(), Error> {
+    match gpu.owed_of(x) {
+        Some(Owed { len, work: Work::Norm { weight, arguments }, .. }) => {
+            gpu.overwritten(x, len);
+            norm_blocks(gpu, [x, weight, x], 1, &arguments)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The matrix that mixes these streams.
@@ -151,6 +187,7 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     let comb = gpu.f32(ask("comb"), a.comb, n * s * s)?;
     check(operation, a.iterations > 0, || "no Sinkhorn pass".to_owned(), "at least one")?;
     let matrix = check_mixes(operation, &a.weights, [s, width], count)?;
+    gpu.cut()?;
     let ahead = match gpu.weights(operation, matrix)?.activation() {
         Activation::F32 => spread_and_mix(gpu, &a.weights, x)?,
         _ => None,
@@ -282,7 +319,7 @@ fn spread_and_mix(
         ShardsArgs { rows: small(operation, matrix.rows)?, columns: small(operation, spread)? };
     let places = [Place::At(own.address), z, x, post, comb, next, out];
     let grid = [8, arguments.rows.div_ceil(4), 1];
-    gpu.launch(name, grid, ROW_GROUP, &places, &arguments)?;
+    gpu.launch(name, grid, STREAMS_GROUP, &places, &arguments)?;
     Ok(Some([next, out]))
 }
 

@@ -163,11 +163,30 @@ fn long_steps_run_in_portions() {
     assert!(!recorder.is_due());
 }
 
+/// A step of few rows is run in lists that grow, and what was put before a cut is not sent again.
+#[test]
+fn steps_of_few_rows_are_cut() {
+    let (mut recorder, mut log) = (recorder(), Log::default());
+    recorder.begin(false);
+    recorder.put([7]);
+    let mut runs = Vec::new();
+    for index in 0..120 {
+        recorder.push(Kernel(0), [1; 3], 32, &[], &[], Access::default());
+        recorder.cut(&mut log).expect("no errors");
+        if !log.lines.is_empty() {
+            runs.push((index + 1, std::mem::take(&mut log.lines)));
+        }
+    }
+    assert_eq!(runs.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [20, 100]);
+    assert_eq!(runs[0].1[..2], ["alloc 65536", "upload [7]"]);
+    assert_eq!((&*runs[1].1[0], runs[1].1.len()), ("upload []", 81));
+}
+
 /// There is a bound on what is remembered.
 #[test]
 fn lists_are_forgotten() {
     let (mut recorder, mut log) = (recorder(), Log::default());
-    for grid in 1..200 {
+    for grid in 1..400 {
         step(&mut recorder, &mut log, &[0], grid);
         step(&mut recorder, &mut log, &[0], grid);
     }

@@ -1,0 +1,80 @@
+//! Small launches in place that are put off, since a kernel that reads their result can do them on
+//! its way.
+//!
+//! The launch is owed until something else touches the buffer, which then finds it done as ever, or
+//! until the buffer is written anew.
+
+use super::arguments::{HeadArgs, RmsArgs};
+use super::record::Place;
+use super::{Gpu, ops};
+use crate::Error;
+
+/// A launch that is owed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    /// The buffer that it reads and writes.
+    pub at: Place,
+    /// Floats of it.
+    pub len: usize,
+    /// What is to be done.
+    pub work: Work,
+}
+
+/// What is owed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    /// A norm of one row, with these weights.
+    Norm { weight: Place, arguments: RmsArgs },
+    /// Norm and rotation of a row's query heads, with this rotary table.
+    Heads { table: Place, arguments: HeadArgs },
+}
+
+impl Gpu {
+    /// Puts a launch off.
+    pub(super) fn owe(&mut self, owed: Owed) -> Result<(), Error> {
+        self.pay(&[owed.at])?;
+        self.owed.push(owed);
+        Ok(())
+    }
+
+    /// What is owed of a buffer.
+    pub(super) fn owed_of(&self, at: Place) -> Option<Owed> {
+        self.owed.iter().find(|owed| owed.at == at).copied()
+    }
+
+    /// The next launch does on its way what is owed of this buffer; it leaves the buffer alone.
+    pub(super) fn take_along(&mut self, at: Place) {
+        self.taken = at;
+    }
+
+    /// So many floats of a buffer will be written without being read.
+    pub(super) fn overwritten(&mut self, at: Place, len: usize) {
+        self.owed.retain(|owed| owed.at != at || owed.len > len);
+    }
+
+    /// Records what is owed of these buffers.
+    pub(super) fn pay(&mut self, places: &[Place]) -> Result<(), Error> {
+        while let Some(index) = self.owed.iter().position(|owed| places.contains(&owed.at)) {
+            let owed = self.owed.swap_remove(index);
+            let (beside, behind, hidden) = (self.beside, self.behind, self.hidden);
+            (self.beside, self.behind, self.hidden) = (false, false, [0; 2]);
+            let result = match owed.work {
+                Work::Norm { weight, arguments } => {
+                    ops::streams::norm_plain(self, [owed.at, weight, owed.at], 1, &arguments)
+                }
+                Work::Heads { table, arguments } => {
+                    ops::heads::heads_few(self, [owed.at, table], &arguments)
+                }
+            };
+            (self.beside, self.behind, self.hidden) = (beside, behind, hidden);
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Records all that is owed.
+    pub(super) fn pay_all(&mut self) -> Result<(), Error> {
+        let places: Vec<Place> = self.owed.iter().map(|owed| owed.at).collect();
+        self.pay(&places)
+    }
+}
