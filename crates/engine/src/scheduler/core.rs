@@ -96,11 +96,11 @@ pub struct Scheduler<S: Source> {
     told: Option<Duration>,
 }
 
-/// When a step began, and how long after the tokens before.
+/// When a step began, and how long after the tokens before, if there were any.
 #[derive(Clone, Copy)]
 struct Begin {
     at: Duration,
-    between: Duration,
+    between: Option<Duration>,
 }
 
 impl<S: Source> Scheduler<S> {
@@ -458,7 +458,7 @@ impl<S: Source> Scheduler<S> {
     /// One step of all rows that [`Scheduler::compose`] chose.
     fn step(&mut self) {
         let at = self.clock.now();
-        let between = self.told.map_or(Duration::ZERO, |told| at.saturating_sub(told));
+        let between = self.told.map(|told| at.saturating_sub(told));
         let begin = Begin { at, between };
         let (items, failures) = self.compose(between);
         let mut ends: Vec<(usize, Result<Finish, Failure>)> =
@@ -476,7 +476,7 @@ impl<S: Source> Scheduler<S> {
     }
 
     /// The rows of the next step, in the order of the active requests, and who could not guess.
-    fn compose(&mut self, between: Duration) -> (Vec<Item>, Vec<(usize, Failure)>) {
+    fn compose(&mut self, between: Option<Duration>) -> (Vec<Item>, Vec<(usize, Failure)>) {
         let alone = self.suspects.front().copied();
         let (mut answers, mut readers) = (Vec::new(), Vec::new());
         for (index, active) in self.active.iter().enumerate() {

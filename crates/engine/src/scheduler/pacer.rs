@@ -27,7 +27,7 @@ const SHARE_MIN: f64 = 0.25;
 /// What is left of a surprise after each step of answers.
 const FADING: f64 = 0.999;
 /// The surprise before any was seen, and the largest that room is left for.
-const SURPRISE: f64 = 1.2;
+const SURPRISE: f64 = 1.3;
 const SURPRISE_MAX: f64 = 1.55;
 /// Below so much surprise a time is as expected.
 const EVEN: f64 = 1.1;
@@ -48,8 +48,6 @@ struct Mean {
 
 impl Mean {
     fn add(&mut self, seconds: f64) {
-        // A machine that was busy elsewhere says little of the work.
-        let seconds = if self.count < KNOWN { seconds } else { seconds.min(1.25 * self.seconds) };
         self.count = (self.count + 1).min(MEMORY);
         self.seconds += (seconds - self.seconds) / f64::from(self.count);
     }
@@ -127,9 +125,10 @@ impl Pacer {
     }
 
     /// Most rows of prompts in the next step, which begins so long after the tokens of the last
-    /// one; 0 if a step without them must be measured first, or if there is no time for them now.
-    /// A `fresh` prompt is one that nothing was read of, so that its memory is not touched yet.
-    pub fn slice(&mut self, answers: usize, between: Duration, fresh: bool) -> usize {
+    /// one, if that gave any; 0 if a step without them must be measured first, or if there is no
+    /// time for them now. A `fresh` prompt is one that nothing was read of, so that its memory is
+    /// not touched yet.
+    pub fn slice(&mut self, answers: usize, between: Option<Duration>, fresh: bool) -> usize {
         if answers == 0 {
             return self.alone.map_or(FIRST_ROWS, |point| point.rows_for(self.step_max));
         }
@@ -138,8 +137,8 @@ impl Pacer {
         };
         let share = ((WORST / self.surprise).min(LIMIT) - 1.0).max(SHARE_MIN);
         let (cycle, least) = (normal.cycle(), normal.cycle() * SHARE_MIN);
-        let late = (between.as_secs_f64() - normal.between.seconds).max(0.0);
-        let budget = cycle * share - late;
+        let late = between.unwrap_or_default().as_secs_f64() - normal.between.seconds;
+        let budget = cycle * share - late.max(0.0);
         // Only once: whatever is in the way every time, prompts are read.
         self.was_put_off = (budget < least || self.was_long) && !self.was_put_off;
         if self.was_put_off {
@@ -161,7 +160,13 @@ impl Pacer {
 
     /// A step of so many answers and rows of prompts took so long, and began so long after the
     /// tokens before.
-    pub fn observe(&mut self, answers: usize, rows: usize, step: Duration, between: Duration) {
+    pub fn observe(
+        &mut self,
+        answers: usize,
+        rows: usize,
+        step: Duration,
+        between: Option<Duration>,
+    ) {
         let seconds = step.as_secs_f64();
         if answers == 0 {
             self.alone = Some(Point { rows, seconds });
@@ -176,12 +181,18 @@ impl Pacer {
             }
             let normal = &mut self.normal[answers];
             // The first of its kind is longer than others: it touches memory for the first time.
-            let first = (normal.step.count == 1).then_some(normal.step.seconds);
-            normal.step.add(seconds);
-            if let Some(first) = first {
-                normal.step.seconds = first.min(seconds);
+            let (count, mean) = (normal.step.count, normal.step.seconds);
+            // Later a machine that was busy elsewhere says little of the work.
+            normal.step.add(if count < KNOWN { seconds } else { seconds.min(1.25 * mean) });
+            if count == 1 {
+                normal.step.seconds = mean.min(seconds);
             }
-            normal.between.add(between.as_secs_f64());
+            // The first step after a time without answers begins after no tokens.
+            if let Some(between) = between {
+                // Nor is a session that began then, or a checkpoint, what is normal.
+                let most = 1.25 * normal.between.seconds + 0.02 * normal.step.seconds;
+                normal.between.add(between.as_secs_f64().min(most));
+            }
         } else {
             self.mixed_run += 1;
             self.observe_mixed(answers, rows, seconds);
@@ -212,11 +223,11 @@ mod tests {
     use super::*;
 
     fn slice(pacer: &mut Pacer, answers: usize) -> usize {
-        pacer.slice(answers, Duration::ZERO, false)
+        pacer.slice(answers, Some(Duration::ZERO), false)
     }
 
     fn observe(pacer: &mut Pacer, answers: usize, rows: usize, micros: u64) {
-        pacer.observe(answers, rows, Duration::from_micros(micros), Duration::ZERO);
+        pacer.observe(answers, rows, Duration::from_micros(micros), Some(Duration::ZERO));
     }
 
     /// Slices and step times in microseconds when a step takes `time(rows)`.
@@ -242,6 +253,32 @@ mod tests {
             let read = late.iter().map(|s| s.0).sum::<usize>();
             assert!(read >= 30 * wanted, "{fixed} {row}: {read} rows of {wanted} a step");
         }
+    }
+
+    #[test]
+    fn what_comes_between_two_steps_is_time_that_a_slice_does_not_get() {
+        let mut pacer = Pacer::new(Duration::from_secs(1));
+        let (step, usual) = (Duration::from_millis(10), Duration::from_micros(500));
+        // Short answers begin after no tokens, and say nothing of what comes between two steps.
+        pacer.observe(1, 0, step, None);
+        pacer.observe(1, 0, step, None);
+        for _ in 0..20 {
+            pacer.observe(1, 0, step, Some(usual));
+        }
+        for _ in 0..20 {
+            let rows = pacer.slice(1, Some(usual), false);
+            let time = step + Duration::from_micros(100) * u32::try_from(rows).unwrap();
+            pacer.observe(1, rows, time, Some(usual));
+        }
+        let rows = pacer.slice(1, Some(usual), false);
+        assert!((45..=63).contains(&rows), "{rows} where 63 would do");
+        let less = pacer.slice(1, Some(usual + Duration::from_millis(2)), false);
+        assert!(less > 0 && less <= rows - 15, "{less} of {rows}");
+        // No time at all: put off, but only once.
+        let late = Some(usual + Duration::from_millis(9));
+        assert_eq!(pacer.slice(1, late, false), 0);
+        assert!(pacer.slice(1, late, false) > 0);
+        assert_eq!(pacer.slice(1, late, false), 0);
     }
 
     #[test]
@@ -275,7 +312,7 @@ mod tests {
             let rows = slice(&mut pacer, 0);
             let time = Duration::from_millis(100 + 10 * rows as u64);
             assert!(time <= Duration::from_millis(1100), "{rows}");
-            pacer.observe(0, rows, time, Duration::ZERO);
+            pacer.observe(0, rows, time, None);
         }
         assert!((80..=91).contains(&slice(&mut pacer, 0)), "{}", slice(&mut pacer, 0));
     }
