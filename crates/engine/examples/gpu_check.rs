@@ -140,6 +140,7 @@ fn main() -> Outcome<()> {
         against_cpu(&mut cpu, &mut engine, &prompt, words.answer)?;
     }
     rates(&mut engine, &prompt, &words, times.as_ref())?;
+    show_timeline(timeline.as_ref(), words.answer);
     if words.sessions > 0 {
         card::sessions(&mut engine, &prompt, words.sessions, words.answer)?;
         show(times.as_ref(), "sessions");
@@ -156,6 +157,15 @@ fn main() -> Outcome<()> {
         card::oracle(folder, &mut || Ok(Gpu::cuda(&cuda, exact)?))?;
     }
     Ok(())
+}
+
+/// When the launches of the last half of the answer's replays start.
+fn show_timeline(timeline: Option<&Timeline>, answer: usize) {
+    let Some(timeline) = timeline else { return };
+    let replays = timeline.take();
+    let from = replays.len().saturating_sub(answer / 2);
+    let starts = |name: &str| name.starts_with("post_shards") || name.starts_with("shards");
+    println!("{}", timeline_tables(&replays[from..], starts));
 }
 
 /// Times of the kernels since they were last shown.
