@@ -149,7 +149,8 @@ impl Bench {
         let context = shape.context;
         let clock: Box<dyn Clock> =
             if clock == "cpu" { Box::new(Processor) } else { Box::new(SystemClock::default()) };
-        let scheduler = Scheduler::new(engine, clock, Limits::default());
+        let limits = Limits { sessions: 32, ..Limits::default() };
+        let scheduler = Scheduler::new(engine, clock, limits);
         let (start, turn) = (Instant::now(), Arc::default());
         Bench { scheduler, start, turns: Vec::new(), turn, next: 0, vocabulary, context, guess }
     }
