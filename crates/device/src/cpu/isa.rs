@@ -127,9 +127,10 @@ pub(crate) fn launch(pool: &Pool, isa: Isa, parts: usize, items: usize, kernel: 
     }
 }
 
-/// Never inlined: a kernel's text is long, and this way it is compiled once for each set.
+/// Runs some items as one part. Never inlined: a kernel's text is long, and this way it is compiled
+/// once for each set.
 #[inline(never)]
-fn call(isa: Isa, kernel: &impl Kernel, part: usize, items: Range<usize>) {
+pub(crate) fn call(isa: Isa, kernel: &impl Kernel, part: usize, items: Range<usize>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an `Isa` above `Scalar` is only made for a machine that has it (`Isa::choose`).

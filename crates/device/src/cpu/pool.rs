@@ -27,12 +27,15 @@ pub(crate) struct Pool {
     workers: Vec<JoinHandle<()>>,
     /// Memory that parts work in: as many as ever ran at the same time.
     buffers: Mutex<Vec<Vec<u32>>>,
-    /// Memory of the last batch of products.
-    tasks: Mutex<Spare<Task<'static>>>,
+    /// Memory of batches of products: as many as ever were there at the same time.
+    tasks: Mutex<Vec<Spare<Task<'static>>>>,
 }
 
 /// What a region runs; the lifetime is that of the call of [`Pool::run`].
 type Part = dyn Fn(usize) + Sync;
+
+/// How many parts a stage has, and what runs one.
+pub(crate) type Stage<'a> = (usize, &'a (dyn Fn(usize) + Sync));
 
 /// The region that is running.
 ///
@@ -103,12 +106,14 @@ impl Pool {
 
     /// An empty list for a batch of products.
     pub fn tasks<'a>(&self) -> Vec<Task<'a>> {
-        lock(&self.tasks).list()
+        lock(&self.tasks).pop().unwrap_or_default().list()
     }
 
     /// Takes that list back.
     pub fn keep_tasks(&self, tasks: Vec<Task<'_>>) {
-        lock(&self.tasks).keep(tasks);
+        let mut spare = Spare::default();
+        spare.keep(tasks);
+        lock(&self.tasks).push(spare);
     }
 
     /// Calls `f` once with each of `0..parts`, on any thread, and returns when all are done.
@@ -121,7 +126,35 @@ impl Pool {
         if alone || self.shared.busy.swap(true, Ordering::Acquire) {
             return run_alone(parts, f);
         }
-        let panic = self.shared.region(parts, f);
+        self.leave(self.shared.region(parts, f));
+    }
+
+    /// [`Pool::run`] of several stages as one region: a part begins when all parts of the stages
+    /// before its own have ended. So nobody goes home between them, and whoever is done with one
+    /// stage waits for the last parts of it at most. `alone` keeps small work on this thread.
+    pub fn run_stages(&self, alone: bool, stages: &[Stage<'_>]) {
+        let total = stages.iter().fold(0, |all: usize, (parts, _)| all.saturating_add(*parts));
+        let alone = alone || total < 2 || self.workers.is_empty() || u32::try_from(total).is_err();
+        if alone || self.shared.busy.swap(true, Ordering::Acquire) {
+            return stages.iter().for_each(|(parts, f)| run_alone(*parts, f));
+        }
+        let panic = self.shared.region(total, &|part| {
+            let mut first = 0;
+            for (parts, f) in stages {
+                if part < first + parts {
+                    // Parts are taken in order, so those of earlier stages are in the hands of
+                    // threads that wait for nothing behind them.
+                    self.shared.wait(first);
+                    return f(part - first);
+                }
+                first += parts;
+            }
+        });
+        self.leave(panic);
+    }
+
+    /// Ends a region.
+    fn leave(&self, panic: Option<Box<dyn Any + Send>>) {
         self.shared.busy.store(false, Ordering::Release);
         if let Some(panic) = panic {
             resume_unwind(panic);
@@ -174,13 +207,18 @@ impl Shared {
             self.wake.notify_all();
         }
         while self.take_part() {}
+        self.wait(parts);
+        lock(&self.panic).take()
+    }
+
+    /// Waits until so many parts of the running region have ended.
+    fn wait(&self, parts: usize) {
         let mut looks = 0u32;
         while self.ended.load(Ordering::Acquire) < parts {
             looks = looks.saturating_add(1);
             // About thirty microseconds; then the thread with the last part may need this core.
             if looks < 1000 { spin_loop() } else { yield_now() }
         }
-        lock(&self.panic).take()
     }
 
     /// Takes a part of the running region and runs it; false if there is none.

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-pub(crate) use super::packed::inputs::{Inputs, View};
+pub(crate) use super::packed::inputs::{Inputs, Open, View};
 
 /// One matrix or a stack of equal ones.
 pub(crate) struct Weights {
@@ -176,11 +176,6 @@ impl Weights {
         self.rows
     }
 
-    /// Input width.
-    pub fn columns(&self) -> usize {
-        self.columns
-    }
-
     /// Bytes of one matrix of the stack in the file; tiles have the same but for rows that fill up
     /// the last one.
     pub fn bytes_per_matrix(&self) -> u64 {
@@ -249,7 +244,7 @@ fn pack(plan: &Plan, from: &[u8], shape: [usize; 3], pool: &Pool) -> Option<Line
 }
 
 /// Part `part` of `parts` equal ones of `0..all`.
-fn cut(all: usize, parts: usize, part: usize) -> Range<usize> {
+pub(crate) fn cut(all: usize, parts: usize, part: usize) -> Range<usize> {
     let at = |part: usize| part * (all / parts) + part * (all % parts) / parts;
     at(part)..at(part + 1)
 }
@@ -259,31 +254,63 @@ fn cut(all: usize, parts: usize, part: usize) -> Range<usize> {
 /// Panics if a job's operands do not fit together: inputs prepared as the matrix wants, picks that
 /// exist, an output of the right length.
 pub(crate) fn products<'a>(pool: &Pool, jobs: impl IntoIterator<Item = Job<'a>>) {
-    let mut tasks = pool.tasks();
-    tasks.extend(jobs.into_iter().map(Task::new));
-    let total = tasks.iter().map(|task| task.work).fold(0, usize::saturating_add);
-    let share = (total / (4 * pool.threads())).max(PART_WORK);
-    let mut parts = 0;
-    for task in &mut tasks {
-        task.cut(share);
-        task.first_part = parts;
-        parts += task.tile_parts * task.input_parts;
-    }
-    let run = |part: usize| {
-        let task = &tasks[tasks.partition_point(|task| task.first_part <= part) - 1];
-        task.run(part - task.first_part, pool);
-    };
-    if total < 2 * PART_WORK || pool.threads() == 1 {
-        (0..parts).for_each(run);
+    let batch = Batch::new(pool, jobs);
+    if batch.is_small() || pool.threads() == 1 {
+        (0..batch.parts).for_each(|part| batch.run(part, pool));
     } else {
-        pool.run(parts, &run);
+        pool.run(batch.parts, &|part| batch.run(part, pool));
     }
-    pool.keep_tasks(tasks);
+    batch.keep(pool);
+}
+
+/// Independent products, cut into parts.
+pub(crate) struct Batch<'a> {
+    tasks: Vec<Task<'a>>,
+    parts: usize,
+    work: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// Cuts jobs into parts. Panics as [`products`] does.
+    pub fn new(pool: &Pool, jobs: impl IntoIterator<Item = Job<'a>>) -> Self {
+        let mut tasks = pool.tasks();
+        tasks.extend(jobs.into_iter().map(Task::new));
+        let work = tasks.iter().map(|task| task.work).fold(0, usize::saturating_add);
+        let share = (work / (4 * pool.threads())).max(PART_WORK);
+        let mut parts = 0;
+        for task in &mut tasks {
+            task.cut(share);
+            task.first_part = parts;
+            parts += task.tile_parts * task.input_parts;
+        }
+        Batch { tasks, parts, work }
+    }
+
+    /// How many parts there are.
+    pub fn parts(&self) -> usize {
+        self.parts
+    }
+
+    /// Whether other threads are not worth calling.
+    pub fn is_small(&self) -> bool {
+        self.work < 2 * PART_WORK
+    }
+
+    /// Does one part.
+    pub fn run(&self, part: usize, pool: &Pool) {
+        let at = self.tasks.partition_point(|task| task.first_part <= part) - 1;
+        self.tasks[at].run(part - self.tasks[at].first_part, pool);
+    }
+
+    /// Gives its memory back.
+    pub fn keep(self, pool: &Pool) {
+        pool.keep_tasks(self.tasks);
+    }
 }
 
 /// Work of the smallest part that is worth a hand-over: about a microsecond, as multiplications by
 /// a tile kernel with one input row.
-const PART_WORK: usize = 1 << 16;
+const PART_WORK: usize = 1 << 15;
 /// Tiles of a part that make panels of its inputs worth their copy.
 const GATHER_TILES: usize = 6;
 

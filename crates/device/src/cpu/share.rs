@@ -3,6 +3,7 @@
 use super::store::{Data, Fp4Row};
 use ironstar_quant::f32_to_bf16;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// A slice cut into pieces of equal length.
 pub(crate) struct Pieces<'a, T> {
@@ -34,6 +35,59 @@ impl<'a, T> Pieces<'a, T> {
         assert!(index < self.pieces, "piece {index} of {}", self.pieces);
         // SAFETY: inside the slice by the assertion; not aliased by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(index * self.piece), self.piece) }
+    }
+}
+
+/// A slice that the stages of one region write and read, piece after piece.
+#[derive(Clone, Copy)]
+pub(crate) struct Whole<'a, T> {
+    start: *mut T,
+    len: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: a `Whole` is a `&mut [T]` whose parts are handed to threads by the contracts of `part` and
+// `read`, which is sound for values that may be sent and shared.
+unsafe impl<T: Send + Sync> Sync for Whole<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Send for Whole<'_, T> {}
+
+impl<'a, T> Whole<'a, T> {
+    /// All of `slice`.
+    pub fn new(slice: &'a mut [T]) -> Self {
+        Whole { start: slice.as_mut_ptr(), len: slice.len(), life: PhantomData }
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where it starts.
+    pub fn start(&self) -> *mut T {
+        self.start
+    }
+
+    /// Some elements for writing. Panics if there are no such.
+    ///
+    /// # Safety
+    /// Nobody else may use these elements while the reference is used.
+    #[inline(always)]
+    pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: inside the slice by the assertion; not aliased by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// Some elements for reading. Panics if there are no such.
+    ///
+    /// # Safety
+    /// Nobody may write these elements while the reference is used.
+    #[inline(always)]
+    pub unsafe fn read(&self, range: Range<usize>) -> &'a [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: inside the slice by the assertion; not written by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
     }
 }
 

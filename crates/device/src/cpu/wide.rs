@@ -19,6 +19,15 @@ pub(crate) trait Wide: Copy + Sync {
     /// The balanced tree over the lanes of each of four values: ((0+1)+(2+3))+((4+5)+(6+7)), and so
     /// on.
     fn trees(values: [Self; 4]) -> [f32; 4];
+    /// [`Wide::trees`] of four times four.
+    #[inline(always)]
+    fn quads(values: [[Self; 4]; 4]) -> [[f32; 4]; 4] {
+        let mut out = [[0.0; 4]; 4];
+        for (out, values) in out.iter_mut().zip(values) {
+            *out = Self::trees(values);
+        }
+        out
+    }
 }
 
 /// Lanes as the compiler likes.
@@ -85,6 +94,16 @@ mod x86 {
     fn pairs512(a: __m512, b: __m512) -> __m512 {
         // SAFETY: this type is used in functions compiled for AVX-512 only.
         unsafe { _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd)) }
+    }
+
+    /// Sums of lanes of `a` in the lanes that `of_b` leaves it, of `b` in the others: each lane and
+    /// the one that comes to its place. No closure, which would not have the instruction set.
+    macro_rules! merge {
+        ($a:expr, $b:expr, $of_b:literal, $v:ident => $swapped:expr) => {{
+            let kept = _mm512_mask_blend_ps($of_b, $a, $b);
+            let $v = _mm512_mask_blend_ps(!$of_b, $a, $b);
+            _mm512_add_ps(kept, $swapped)
+        }};
     }
 
     impl Wide for Avx2 {
@@ -178,6 +197,36 @@ mod x86 {
                 let high =
                     _mm_add_ps(_mm512_extractf32x4_ps(quads, 2), _mm512_extractf32x4_ps(quads, 3));
                 _mm_storeu_ps(out.as_mut_ptr(), _mm_add_ps(low, high));
+            }
+            out
+        }
+
+        // A vector with a sum of each value in the end; each step halves how many there are, and
+        // one of its two shuffles is a blend, which any port does.
+        #[inline(always)]
+        fn quads(values: [[Self; 4]; 4]) -> [[f32; 4]; 4] {
+            let (v, mut out) = (values.as_flattened(), [[0f32; 4]; 4]);
+            // SAFETY: this type is used in functions compiled for AVX-512 only; sixteen floats are
+            // there.
+            unsafe {
+                let mut eight = [_mm512_setzero_ps(); 8];
+                for (i, to) in eight.iter_mut().enumerate() {
+                    let (a, b) = (v[2 * i].0, v[2 * i + 1].0);
+                    *to = merge!(a, b, 0xaaaa, v => _mm512_permute_ps::<0xb1>(v));
+                }
+                let mut four = [_mm512_setzero_ps(); 4];
+                for (i, to) in four.iter_mut().enumerate() {
+                    let (a, b) = (eight[2 * i], eight[2 * i + 1]);
+                    *to = merge!(a, b, 0xcccc, v => _mm512_permute_ps::<0x4e>(v));
+                }
+                let mut two = [_mm512_setzero_ps(); 2];
+                for (i, to) in two.iter_mut().enumerate() {
+                    let (a, b) = (four[2 * i], four[2 * i + 1]);
+                    *to = merge!(a, b, 0xf0f0, v => _mm512_shuffle_f32x4::<0xb1>(v, v));
+                }
+                let [a, b] = two;
+                let sums = merge!(a, b, 0xff00, v => _mm512_shuffle_f32x4::<0x4e>(v, v));
+                _mm512_storeu_ps(out.as_mut_ptr().cast(), sums);
             }
             out
         }

@@ -4,6 +4,7 @@
 
 use super::super::isa::Isa;
 use super::super::pool::Pool;
+use super::super::share::Whole;
 use ironstar_quant::Activation;
 use std::marker::PhantomData;
 use std::mem::offset_of;
@@ -282,6 +283,40 @@ impl Inputs {
         quantise_parts(isa, pool, blocks, x.len());
     }
 
+    /// Room for `rows` rows of `columns` values, which are prepared one by one; those of
+    /// `Activation::F32` lie at `values`. Panics unless `columns` is whole blocks.
+    pub fn open<'a>(
+        &'a mut self,
+        activation: Activation,
+        [rows, columns]: [usize; 2],
+        values: Whole<'a, f32>,
+    ) -> Open<'a> {
+        let (block, count) = (activation.block().unwrap_or(1), rows * columns);
+        assert!(columns.is_multiple_of(block), "{columns} columns in blocks of {block}");
+        match activation {
+            Activation::F32 => assert!(count <= values.len(), "{rows} x {columns} values"),
+            Activation::Int8x32 => self.narrow.resize(count / block, Record32::default()),
+            Activation::Int8x256 => {
+                self.wide.resize(count / block, Record256::default());
+                self.woven.resize(count / block, Woven256::default());
+            }
+        }
+        (self.rows, self.columns, self.activation) = (rows, columns, Some(activation));
+        let narrow = self.narrow.as_mut_ptr();
+        let (wide, woven) = (self.wide.as_mut_ptr(), self.woven.as_mut_ptr());
+        let view = View {
+            rows,
+            columns,
+            activation: Some(activation),
+            values: values.start(),
+            narrow,
+            wide,
+            woven,
+            life: PhantomData,
+        };
+        Open { view, narrow, wide, woven }
+    }
+
     /// What was prepared.
     pub fn view(&self) -> View<'_> {
         View {
@@ -295,6 +330,56 @@ impl Inputs {
             life: PhantomData,
         }
     }
+}
+
+/// Rows that are prepared one by one, by whichever thread has made their values.
+pub(crate) struct Open<'a> {
+    view: View<'a>,
+    narrow: *mut Record32,
+    wide: *mut Record256,
+    woven: *mut Woven256,
+}
+
+// SAFETY: rows are written by the contract of `prepare`, each by one thread.
+unsafe impl Sync for Open<'_> {}
+
+impl<'a> Open<'a> {
+    /// The rows; nobody may look at one before it has been prepared, nor while.
+    pub fn view(&self) -> View<'a> {
+        self.view
+    }
+
+    /// Prepares one row, whose values are `x`.
+    ///
+    /// # Safety
+    /// Nobody else may use this row during the call.
+    pub unsafe fn prepare(&self, row: usize, x: &[f32]) {
+        assert!(row < self.view.rows && x.len() == self.view.columns, "row {row}");
+        let isa = Isa::best();
+        match self.view.activation {
+            Some(Activation::Int8x32) => {
+                let blocks = x.len() / 32;
+                // SAFETY: as many records lie there for each row; the caller's promise.
+                let to = unsafe { row_mut(self.narrow, row, blocks) };
+                quantise(isa, &mut Blocks::Narrow(x.as_chunks().0, to));
+            }
+            Some(Activation::Int8x256) => {
+                let blocks = x.len() / 256;
+                // SAFETY: as above.
+                let (to, woven) =
+                    unsafe { (row_mut(self.wide, row, blocks), row_mut(self.woven, row, blocks)) };
+                quantise(isa, &mut Blocks::Wide(x.as_chunks().0, to, woven));
+            }
+            Some(Activation::F32) | None => {}
+        }
+    }
+}
+
+/// # Safety
+/// `blocks` values lie at each row from `start` on, and nobody else uses those of this one.
+unsafe fn row_mut<'b, T>(start: *mut T, row: usize, blocks: usize) -> &'b mut [T] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts_mut(start.add(row * blocks), blocks) }
 }
 
 impl<'a> Blocks<'a> {

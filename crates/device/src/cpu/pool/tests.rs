@@ -95,3 +95,38 @@ fn callers_on_several_threads_do_not_mix() {
         }
     });
 }
+
+#[test]
+fn a_stage_begins_when_those_before_have_ended() {
+    const SIZES: [usize; 4] = [7, 1, 0, 5];
+    for threads in [1, 2, 4] {
+        let pool = Pool::new(threads);
+        for alone in [false, true] {
+            for _ in 0..100 {
+                let ended = [const { AtomicUsize::new(0) }; 4];
+                let part = |stage: usize, part: usize| {
+                    assert!(part < SIZES[stage]);
+                    for before in 0..stage {
+                        assert_eq!(ended[before].load(Ordering::SeqCst), SIZES[before]);
+                    }
+                    ended[stage].fetch_add(1, Ordering::SeqCst);
+                };
+                pool.run_stages(
+                    alone,
+                    &[
+                        (SIZES[0], &|at| part(0, at)),
+                        (SIZES[1], &|at| part(1, at)),
+                        (SIZES[2], &|at| part(2, at)),
+                        (SIZES[3], &|at| part(3, at)),
+                    ],
+                );
+                assert_eq!(ended.map(AtomicUsize::into_inner), SIZES);
+            }
+        }
+        let failed = catch_unwind(AssertUnwindSafe(|| {
+            pool.run_stages(false, &[(3, &|at| assert!(at != 1, "part 1")), (2, &|_| {})]);
+        }));
+        assert!(failed.is_err(), "{threads} threads");
+        pool.run_stages(false, &[(3, &|_| {}), (2, &|_| {})]);
+    }
+}

@@ -27,6 +27,10 @@ use std::ops::Range;
 
 /// Keys that are unpacked at a time for all heads of a block.
 const TILE: usize = 32;
+/// Compressed rows that stay unpacked between scores and values, if a row has no more.
+const KEPT: usize = 64;
+/// Rows whose windows are unpacked together.
+const GROUP: usize = 16;
 /// Most heads that share an unpacked tile.
 const HEADS_MAX: usize = 64;
 /// Keys that a head meets at a time.
@@ -85,16 +89,11 @@ struct RowsOfHeads<'a, V, const H: usize, const D: usize> {
 
 /// The keys of one row.
 struct Keys<'a> {
-    kv: Rows<'a>,
-    span: &'a SpanKeys<'a>,
     /// `None`: the compressed rows 0..compressed.
     choice: Option<&'a [u32]>,
     compressed: usize,
-    /// First window position, and first position of the span with its row.
+    /// First window position.
     window: usize,
-    position: usize,
-    first_row: usize,
-    capacity: usize,
     len: usize,
 }
 
@@ -113,103 +112,163 @@ fn window_of(t: usize, span: &Span, window: usize, mutual: bool) -> (usize, usiz
     }
 }
 
-impl Keys<'_> {
-    #[inline(always)]
-    fn load(&self, key: usize, to: &mut [f32]) {
-        if key < self.compressed {
-            let row = self.choice.map_or(key, |choice| choice[key] as usize);
-            return self.span.compressed.load(row, to);
-        }
-        let position = self.window + key - self.compressed;
-        match position.checked_sub(self.position) {
-            Some(offset) => self.kv.load(self.first_row + offset, to),
-            None => self.span.ring.load(position % self.capacity, to),
-        }
-    }
-}
-
-/// Scores of a head are this far apart: whole tiles.
+/// Scores of a head are this far apart: behind those of a last tile that begins anywhere.
 fn score_stride(keys: usize) -> usize {
-    keys.next_multiple_of(TILE)
+    keys.next_multiple_of(TILE) + TILE
 }
 
 impl Plan<'_> {
     fn keys(&self, row: usize) -> Keys<'_> {
-        let (t, index) = (self.rows.positions[row], self.rows.span_of[row]);
-        let span = &self.rows.spans[index];
-        let (window, end) = window_of(t, span, self.window, self.mutual);
+        let t = self.rows.positions[row];
+        let (window, end) = self.window_of(row);
         let choice = self.choice.map(|(choice, top_k)| &choice[row * top_k..][..top_k]);
         let compressed = compressed_count(t, self.ratio, choice.map(<[u32]>::len));
-        Keys {
-            kv: self.kv,
-            span: &self.spans[index],
-            choice,
-            compressed,
-            window,
-            position: span.position,
-            first_row: span.rows.start,
-            capacity: self.capacity,
-            len: compressed + end - window,
+        Keys { choice, compressed, window, len: compressed + end - window }
+    }
+
+    fn window_of(&self, row: usize) -> (usize, usize) {
+        let span = &self.rows.spans[self.rows.span_of[row]];
+        window_of(self.rows.positions[row], span, self.window, self.mutual)
+    }
+
+    /// Unpacks what the windows of rows of one span show, from position `start` to `end`.
+    #[inline(always)]
+    fn load_window(&self, index: usize, (start, end): (usize, usize), to: &mut [f32]) {
+        let (span, keys) = (&self.rows.spans[index], &self.spans[index]);
+        let padded = self.width.next_multiple_of(LANES);
+        for (position, to) in (start..end).zip(to.chunks_exact_mut(padded)) {
+            let to = &mut to[..self.width];
+            match position.checked_sub(span.position) {
+                Some(offset) => self.kv.load(span.rows.start + offset, to),
+                None => keys.ring.load(position % self.capacity, to),
+            }
         }
     }
+
+    /// Unpacks up to [`TILE`] compressed rows of a row's keys from `start` on; returns how many.
+    #[inline(always)]
+    fn load_tile(&self, index: usize, keys: &Keys<'_>, start: usize, to: &mut [f32]) -> usize {
+        let count = (keys.compressed - start).min(TILE);
+        let padded = self.width.next_multiple_of(LANES);
+        for (key, to) in (start..start + count).zip(to.chunks_exact_mut(padded)) {
+            let row = keys.choice.map_or(key, |choice| choice[key] as usize);
+            self.spans[index].compressed.load(row, &mut to[..self.width]);
+        }
+        count
+    }
+
+    /// How many keys a part has room for: of the windows of [`GROUP`] rows, and a tile more, since
+    /// the last tile of a window may begin anywhere.
+    fn window_room(&self) -> usize {
+        let mutual = self.rows.spans.iter().map(|span| span.rows.len()).max().unwrap_or(0);
+        self.window + if self.mutual { mutual } else { GROUP - 1 } + TILE
+    }
+}
+
+/// What a part works in.
+struct Bench<'a> {
+    /// Unpacked keys of the windows of a group of rows, from position `start` on.
+    window: &'a mut [f32],
+    start: usize,
+    /// Unpacked compressed rows.
+    tile: &'a mut [f32],
+    /// Queries of a block of heads, and what comes out.
+    q: &'a mut [f32],
+    mixed: &'a mut [f32],
+    scores: &'a mut [f32],
 }
 
 impl<V: Wide, const H: usize, const D: usize> Kernel for RowsOfHeads<'_, V, H, D> {
     #[inline(always)]
     fn run(&self, part: usize, items: Range<usize>) {
-        let plan = &self.plan;
-        let (width, block) = (plan.width, plan.block);
-        let padded = width.next_multiple_of(LANES);
+        let (plan, block) = (&self.plan, self.plan.block);
+        let padded = plan.width.next_multiple_of(LANES);
         // SAFETY: each part has its own scratch.
         let scratch = unsafe { plan.scratch.get(part) };
-        let (tile, scratch) = scratch.split_at_mut(TILE * padded);
+        let (window, scratch) = scratch.split_at_mut(plan.window_room() * padded);
+        let (tile, scratch) = scratch.split_at_mut(KEPT * padded);
         let (q, scratch) = scratch.split_at_mut(block * padded);
         let (mixed, scores) = scratch.split_at_mut(block * padded);
-        q.fill(0.0);
-        tile.fill(0.0);
+        if padded > plan.width {
+            window.fill(0.0);
+            tile.fill(0.0);
+            q.fill(0.0);
+        }
+        let mut bench = Bench { window, start: 0, tile, q, mixed, scores };
         let blocks = plan.heads / block;
-        #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
-        let scale = 1.0 / (width as f32).sqrt();
-        for item in items {
-            let (row, first) = (item / blocks, item % blocks * block);
-            let keys = plan.keys(row);
-            let stride = score_stride(keys.len);
-            let from = &plan.q[(row * plan.heads + first) * width..][..block * width];
-            for (q, from) in q.chunks_exact_mut(padded).zip(from.chunks_exact(width)) {
-                q[..width].copy_from_slice(from);
+        let mut item = items.start;
+        while item < items.end {
+            // A group of rows of one span, whose windows overlap.
+            let (row, index) = (item / blocks, plan.rows.span_of[item / blocks]);
+            let last = (row + GROUP).min(plan.rows.spans[index].rows.end) - 1;
+            let end = items.end.min((last + 1) * blocks);
+            let last = (end - 1) / blocks;
+            bench.start = plan.window_of(row).0;
+            plan.load_window(index, (bench.start, plan.window_of(last).1), bench.window);
+            for item in item..end {
+                self.item(item, index, &mut bench);
             }
-            for start in (0..keys.len).step_by(TILE) {
-                load_tile(&keys, start, tile, width);
-                score_tile::<V, H>(q, tile, scale, &mut scores[start..], stride);
-            }
-            let mut sums = [0f32; HEADS_MAX];
-            for (head, scores) in scores.chunks_exact_mut(stride).take(block).enumerate() {
-                sums[head] = weigh(&mut scores[..keys.len], plan.sinks[first + head]);
-            }
-            mixed.fill(0.0);
-            for start in (0..keys.len).step_by(TILE) {
-                let count = load_tile(&keys, start, tile, width);
-                mix_tile::<V, H, D>(&scores[start..], stride, tile, count, mixed);
-            }
-            // SAFETY: each block of heads belongs to one part.
-            let out = unsafe { plan.out.get(item) };
-            let heads = out.chunks_exact_mut(width).zip(mixed.chunks_exact(padded));
-            for ((out, mixed), sum) in heads.zip(sums) {
-                out.iter_mut().zip(mixed).for_each(|(out, mixed)| *out = mixed / sum);
-                rotate_back(out, plan.table.row(row));
-            }
+            item = end;
         }
     }
 }
 
-/// Unpacks up to `TILE` keys; returns how many. What lies behind them is of no key that counts.
-#[inline(always)]
-fn load_tile(keys: &Keys<'_>, start: usize, tile: &mut [f32], width: usize) -> usize {
-    let count = (keys.len - start).min(TILE);
-    for (i, to) in tile.chunks_exact_mut(tile.len() / TILE).take(count).enumerate() {
-        keys.load(start + i, &mut to[..width]);
+impl<V: Wide, const H: usize, const D: usize> RowsOfHeads<'_, V, H, D> {
+    /// A block of heads of a row.
+    #[inline(always)]
+    fn item(&self, item: usize, index: usize, bench: &mut Bench<'_>) {
+        let plan = &self.plan;
+        let (width, block) = (plan.width, plan.block);
+        let padded = width.next_multiple_of(LANES);
+        let blocks = plan.heads / block;
+        #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
+        let scale = 1.0 / (width as f32).sqrt();
+        let (row, first) = (item / blocks, item % blocks * block);
+        let keys = plan.keys(row);
+        let (stride, c) = (score_stride(keys.len), keys.compressed);
+        let Bench { window, start, tile, q, mixed, scores } = bench;
+        let window = &window[(keys.window - *start) * padded..];
+        let from = &plan.q[(row * plan.heads + first) * width..][..block * width];
+        for (q, from) in q.chunks_exact_mut(padded).zip(from.chunks_exact(width)) {
+            q[..width].copy_from_slice(from);
+        }
+        // Few compressed rows stay until their values are wanted.
+        let place = |start: usize| if c <= KEPT { start * padded } else { 0 };
+        for start in (0..c).step_by(TILE) {
+            let tile = &mut tile[place(start)..][..TILE * padded];
+            plan.load_tile(index, &keys, start, tile);
+            score_tile::<V, H>(q, tile, scale, &mut scores[start..], stride);
+        }
+        for start in (0..keys.len - c).step_by(TILE) {
+            let tile = &window[start * padded..][..TILE * padded];
+            score_tile::<V, H>(q, tile, scale, &mut scores[c + start..], stride);
+        }
+        let mut sums = [0f32; HEADS_MAX];
+        for (head, scores) in scores.chunks_exact_mut(stride).take(block).enumerate() {
+            sums[head] = weigh(&mut scores[..keys.len], plan.sinks[first + head]);
+        }
+        mixed.fill(0.0);
+        for start in (0..c).step_by(TILE) {
+            let tile = &mut tile[place(start)..][..TILE * padded];
+            let mut count = (c - start).min(TILE);
+            if c > KEPT {
+                count = plan.load_tile(index, &keys, start, tile);
+            }
+            mix_tile::<V, H, D>(&scores[start..], stride, tile, count, mixed);
+        }
+        for start in (0..keys.len - c).step_by(TILE) {
+            let tile = &window[start * padded..][..TILE * padded];
+            let count = (keys.len - c - start).min(TILE);
+            mix_tile::<V, H, D>(&scores[c + start..], stride, tile, count, mixed);
+        }
+        // SAFETY: each block of heads belongs to one part.
+        let out = unsafe { plan.out.get(item) };
+        let heads = out.chunks_exact_mut(width).zip(mixed.chunks_exact(padded));
+        for ((out, mixed), sum) in heads.zip(sums) {
+            out.iter_mut().zip(mixed).for_each(|(out, mixed)| *out = mixed / sum);
+            rotate_back(out, plan.table.row(row));
+        }
     }
-    count
 }
 
 /// Scores of every head of a block with every place of a tile: `scores[head * stride + key]`.
@@ -263,12 +322,23 @@ fn score_heads<V: Wide, const H: usize>(
                 }
             }
         }
-        for (head, lanes) in lanes.into_iter().enumerate() {
-            let to = &mut scores[head * stride + key..][..KEYS];
-            for (to, sum) in to.iter_mut().zip(V::trees(lanes)) {
-                *to = sum * scale;
+        let (fours, rest) = lanes.as_chunks::<4>();
+        for (at, four) in fours.iter().enumerate() {
+            for (head, sums) in V::quads(*four).into_iter().enumerate() {
+                put(&mut scores[(4 * at + head) * stride + key..], sums, scale);
             }
         }
+        for (head, lanes) in rest.iter().enumerate() {
+            put(&mut scores[(4 * fours.len() + head) * stride + key..], V::trees(*lanes), scale);
+        }
+    }
+}
+
+/// Stores a head's scores with some keys.
+#[inline(always)]
+fn put(to: &mut [f32], sums: [f32; KEYS], scale: f32) {
+    for (to, sum) in to.iter_mut().zip(sums) {
+        *to = sum * scale;
     }
 }
 
@@ -488,7 +558,6 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
     let items = n * a.heads / block;
     let parts = parts(&cpu.pool, items, work * block / a.heads);
     let padded = width.next_multiple_of(LANES);
-    let piece = (TILE + 2 * block) * padded + block * score_stride(keys_max);
     let plan = Plan {
         q: &q,
         kv: Rows::new(&kv),
@@ -504,9 +573,12 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         heads: a.heads,
         block,
         width,
-        scratch: Pieces::new(grow(&mut cpu.scratch.parts, parts * piece), piece),
+        scratch: Pieces::new(&mut [], 1),
         out: Pieces::new(&mut out, block * width),
     };
+    let piece = (plan.window_room() + KEPT + 2 * block) * padded + block * score_stride(keys_max);
+    let scratch = Pieces::new(grow(&mut cpu.scratch.parts, parts * piece), piece);
+    let plan = Plan { scratch, ..plan };
     match cpu.isa {
         Isa::Scalar => run::<[f32; 16], 1, 1>(&cpu.pool, cpu.isa, parts, items, plan),
         #[cfg(target_arch = "x86_64")]

@@ -5,11 +5,11 @@
 //! computes some of the cells leaves out the pairs of experts that it does not hold.
 
 use super::{InputSet, grow};
-use crate::cpu::isa::{Kernel, launch, parts};
+use crate::cpu::isa::{Kernel, call, parts};
 use crate::cpu::math::silu;
 use crate::cpu::pool::Pool;
-use crate::cpu::product::{Job, Output, Weights, products};
-use crate::cpu::share::Pieces;
+use crate::cpu::product::{Batch, Inputs, Job, Open, Output, View, Weights, cut};
+use crate::cpu::share::{Pieces, Whole};
 use crate::cpu::store::Ask;
 use crate::cpu::{Cpu, Isa, check, size, weights};
 use crate::{Cells, Error, Experts, Ffn, Matrix};
@@ -32,8 +32,8 @@ pub(super) struct Scratch {
     up: Vec<f32>,
     shared_gate: Vec<f32>,
     shared_up: Vec<f32>,
-    inner: InputSet,
-    shared_inner: InputSet,
+    inner: Inputs,
+    shared_inner: Inputs,
     /// `[pairs][2][d]`, or `[pairs][1][d]` where only one half is computed
     halves: Vec<f32>,
     /// `[n][cells][d]`
@@ -79,24 +79,27 @@ fn sort_pairs(
     starts[experts]
 }
 
-/// `gate = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight`, rows of one width.
-struct Activate<'a> {
-    up: &'a [f32],
+/// One kind of expert between its products: values of gate and up, row by row, become the input of
+/// the last product.
+struct Middle<'a> {
+    gate: Whole<'a, f32>,
+    up: Whole<'a, f32>,
     /// `None`: the shared expert, which has no weight.
     weights: Option<&'a [f32]>,
     limit: f32,
     width: usize,
-    gate: Pieces<'a, f32>,
+    inputs: Open<'a>,
 }
 
-impl Kernel for Activate<'_> {
+/// `gate = silu(min(gate, limit)) * clamp(up, -limit, limit) * weight`
+impl Kernel for Middle<'_> {
     #[inline(always)]
     fn run(&self, _part: usize, rows: Range<usize>) {
         let limit = self.limit;
         for row in rows {
-            let up = &self.up[row * self.width..][..self.width];
-            // SAFETY: each row belongs to one part.
-            let gate = unsafe { self.gate.get(row) };
+            let values = row * self.width..(row + 1) * self.width;
+            // SAFETY: the products before have ended, and each row belongs to one part.
+            let (gate, up) = unsafe { (self.gate.part(values.clone()), self.up.read(values)) };
             for (gate, up) in gate.iter_mut().zip(up) {
                 let g = if *gate > limit { limit } else { *gate };
                 let u = if *up > limit { limit } else { *up };
@@ -110,16 +113,16 @@ impl Kernel for Activate<'_> {
     }
 }
 
-fn activate(
-    pool: &Pool,
-    isa: Isa,
-    [rows, width]: [usize; 2],
-    limit: f32,
-    [gate, up]: [&mut [f32]; 2],
-    weights: Option<&[f32]>,
-) {
-    let kernel = Activate { up, weights, limit, width, gate: Pieces::new(gate, width) };
-    launch(pool, isa, parts(pool, rows, 8 * width), rows, &kernel);
+impl Middle<'_> {
+    /// One row, from the first products' values to the last one's input.
+    fn row(&self, isa: Isa, row: usize) {
+        call(isa, self, 0, row..row + 1);
+        // SAFETY: as in `run`; the last product begins when all rows are there.
+        unsafe {
+            let values = self.gate.read(row * self.width..(row + 1) * self.width);
+            self.inputs.prepare(row, values);
+        }
+    }
 }
 
 /// Adds the halves of the chosen experts and the shards of the shared expert: cells 4h+g from +0,
@@ -129,8 +132,8 @@ struct Sum<'a> {
     ids: &'a [u32],
     places: &'a [u32],
     top_k: usize,
-    halves: &'a [f32],
-    shards: &'a [f32],
+    halves: Whole<'a, f32>,
+    shards: Whole<'a, f32>,
     out: Pieces<'a, f32>,
     width: usize,
 }
@@ -144,9 +147,11 @@ impl Kernel for Sum<'_> {
         for row in rows {
             let ids = &self.ids[row * self.top_k..][..self.top_k];
             let places = &self.places[row * self.top_k..][..self.top_k];
-            let shards = &self.shards[row * count * width..][..count * width];
-            // SAFETY: each row belongs to one part.
-            let out = unsafe { self.out.get(row) };
+            // SAFETY: all products have ended, and each row belongs to one part.
+            let (shards, out) = unsafe {
+                let shards = row * count * width..(row + 1) * count * width;
+                (self.shards.read(shards), self.out.get(row))
+            };
             for start in (0..width).step_by(LANES) {
                 let lanes = (width - start).min(LANES);
                 let mut cells = [[0f32; LANES]; 8];
@@ -163,7 +168,9 @@ impl Kernel for Sum<'_> {
                         continue;
                     }
                     let group = expert_group(*id as usize, self.cells.experts) - first;
-                    let halves = &self.halves[*place as usize * planes * width..][..planes * width];
+                    let at = *place as usize * planes * width;
+                    // SAFETY: as above.
+                    let halves = unsafe { self.halves.read(at..at + planes * width) };
                     add(&mut cells[group], &halves[..width]);
                     if planes == 2 {
                         add(&mut cells[4 + group], &halves[width..]);
@@ -287,93 +294,162 @@ pub(crate) fn experts(cpu: &mut Cpu, a: &Experts, cells: Cells) -> Result<(), Er
     let all = [&routed, &shared];
     let activations = all.iter().flat_map(|ffn| [ffn.gate.activation(), ffn.up.activation()]);
     cpu.scratch.inputs.prepare(&cpu.pool, activations, &x, [n, d]);
-    gate_and_up(&cpu.pool, scratch, (&cpu.scratch.inputs, &x), all, [n, pairs, stack]);
-
-    let (inner, shared_inner) = (a.routed.gate.rows, a.shared.gate.rows);
-    let weights = Some(&scratch.weights[..pairs]);
-    let gate = &mut scratch.gate[..pairs * inner];
-    let up = &mut scratch.up[..pairs * inner];
-    activate(&cpu.pool, cpu.isa, [pairs, inner], a.limit, [&mut *gate, up], weights);
-    scratch.inner.prepare(&cpu.pool, [routed.down.activation()], gate, [pairs, inner]);
-    let gate = &mut scratch.shared_gate[..n * shared_inner];
-    let up = &mut scratch.shared_up[..n * shared_inner];
-    activate(&cpu.pool, cpu.isa, [n, shared_inner], a.limit, [&mut *gate, up], None);
-    scratch.shared_inner.prepare(&cpu.pool, [shared.down.activation()], gate, [n, shared_inner]);
-    down(&cpu.pool, scratch, all, [n, pairs, stack, d], half_planes(cells));
-
-    let kernel = Sum {
-        cells,
-        ids: &ids,
-        places: &scratch.places,
-        top_k: a.top_k,
-        halves: &scratch.halves,
-        shards: &scratch.shards,
-        out: Pieces::new(&mut out, d),
-        width: d,
-    };
-    launch(&cpu.pool, cpu.isa, parts(&cpu.pool, n, (a.top_k + 8) * d), n, &kernel);
+    let sizes = Sizes { n, pairs, stack, d, top_k: a.top_k, limit: a.limit, cells };
+    let x = (&cpu.scratch.inputs, &*x);
+    evaluate(&cpu.pool, cpu.isa, scratch, x, all, &sizes, (&ids, &mut out));
     Ok(())
 }
 
-/// The first two products of every chosen expert and of the shared one, in one batch.
-fn gate_and_up(
+/// Sizes of one call.
+struct Sizes {
+    n: usize,
+    pairs: usize,
+    stack: usize,
+    d: usize,
+    top_k: usize,
+    limit: f32,
+    cells: Cells,
+}
+
+/// All products, what lies between them, and the sum, as one region of four stages.
+fn evaluate(
     pool: &Pool,
+    isa: Isa,
     scratch: &mut Scratch,
     (inputs, x): (&InputSet, &[f32]),
     [routed, shared]: [&FfnWeights<'_>; 2],
-    [n, pairs, stack]: [usize; 3],
+    s: &Sizes,
+    (ids, out): (&[u32], &mut [f32]),
 ) {
-    let (inner, shared_inner) = (routed.gate.rows(), shared.gate.rows());
-    let Scratch { starts, rows, gate, up, shared_gate, shared_up, .. } = scratch;
-    let x = |weights: &Weights| inputs.get(weights.activation(), x, [n, weights.columns()]);
-    let of_routed =
-        [(routed.gate, gate), (routed.up, up)].into_iter().flat_map(|(weights, out)| {
-            let mut rest = grow(out, pairs * inner);
-            let (x, rows) = (x(weights), &*rows);
-            held_experts(starts, stack).map(move |(expert, range)| {
-                let out = rest.split_off_mut(..range.len() * inner).expect("room for all pairs");
-                let (picks, out) = (Some(&rows[range]), Output::Tree(out));
-                Job { weights, stack: expert, groups: 1, x, picks, out }
-            })
-        });
-    let shared = [(shared.gate, shared_gate), (shared.up, shared_up)];
-    let of_shared = shared.into_iter().map(|(weights, out)| {
-        let out = Output::Tree(grow(out, n * shared_inner));
-        Job { weights, stack: 0, groups: 1, x: x(weights), picks: None, out }
-    });
-    products(pool, of_routed.chain(of_shared));
+    let Scratch { starts, places, rows, weights, picks, halves, shards, .. } = scratch;
+    let (gate, up, inner) = (&mut scratch.gate, &mut scratch.up, &mut scratch.inner);
+    let (shared_gate, shared_up) = (&mut scratch.shared_gate, &mut scratch.shared_up);
+    let shared_inner = &mut scratch.shared_inner;
+    let planes = half_planes(s.cells);
+    let width = routed.gate.rows();
+    let gate = Whole::new(grow(gate, s.pairs * width));
+    let of_pairs = Middle {
+        gate,
+        up: Whole::new(grow(up, s.pairs * width)),
+        weights: Some(&weights[..s.pairs]),
+        limit: s.limit,
+        width,
+        inputs: inner.open(routed.down.activation(), [s.pairs, width], gate),
+    };
+    let width = shared.gate.rows();
+    let gate = Whole::new(grow(shared_gate, s.n * width));
+    let of_rows = Middle {
+        gate,
+        up: Whole::new(grow(shared_up, s.n * width)),
+        weights: None,
+        limit: s.limit,
+        width,
+        inputs: shared_inner.open(shared.down.activation(), [s.n, width], gate),
+    };
+    let halves = Whole::new(grow(halves, s.pairs * planes * s.d));
+    let shards = Whole::new(grow(shards, s.n * shared.down.shards() * s.d));
+    let picks = grow_places(picks, s.pairs);
+    let x = |weights: &Weights| inputs.get(weights.activation(), x, [s.n, s.d]);
+    let held = || held_experts(starts, s.stack);
+    let first =
+        Batch::new(pool, first_products([routed, shared], [&of_pairs, &of_rows], x, rows, held));
+    let last = Batch::new(
+        pool,
+        last_products(
+            [routed, shared],
+            [&of_pairs, &of_rows],
+            [halves, shards],
+            (picks, planes),
+            held,
+        ),
+    );
+    let sum = Sum {
+        cells: s.cells,
+        ids,
+        places,
+        top_k: s.top_k,
+        halves,
+        shards,
+        out: Pieces::new(out, s.d),
+        width: s.d,
+    };
+    let middle = s.pairs + s.n;
+    let cut_middle = parts(pool, middle, 16 * of_pairs.width.max(of_rows.width));
+    let cut_sum = parts(pool, s.n, (s.top_k + 8) * s.d);
+    let row = |item: usize| match item.checked_sub(s.pairs) {
+        None => of_pairs.row(isa, item),
+        Some(item) => of_rows.row(isa, item),
+    };
+    pool.run_stages(
+        first.is_small(),
+        &[
+            (first.parts(), &|part| first.run(part, pool)),
+            (cut_middle, &|part| cut(middle, cut_middle, part).for_each(row)),
+            (last.parts(), &|part| last.run(part, pool)),
+            (cut_sum, &|part| call(isa, &sum, part, cut(s.n, cut_sum, part))),
+        ],
+    );
+    first.keep(pool);
+    last.keep(pool);
 }
 
 /// Experts that have pairs, each with the places of those.
-fn held_experts(starts: &[usize], stack: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+fn held_experts(
+    starts: &[usize],
+    stack: usize,
+) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
     let all = (0..stack).map(|expert| (expert, starts[expert]..starts[expert + 1]));
     all.filter(|(_, range)| !range.is_empty())
 }
 
-/// The last product, routed experts in halves (or the one half), the shared one in shards.
-fn down(
-    pool: &Pool,
-    scratch: &mut Scratch,
-    [routed, shared]: [&FfnWeights<'_>; 2],
-    [n, pairs, stack, d]: [usize; 4],
-    planes: usize,
-) {
-    let Scratch { starts, gate, shared_gate, inner, shared_inner, halves, shards, picks, .. } =
-        scratch;
-    let places = grow_places(picks, pairs);
-    let mut rest = grow(halves, pairs * planes * d);
-    let weights = routed.down;
-    let x = inner.get(weights.activation(), gate, [pairs, weights.columns()]);
-    let of_routed = held_experts(starts, stack).map(|(expert, range)| {
-        let out = rest.split_off_mut(..range.len() * planes * d).expect("room for all pairs");
-        let out = if planes == 2 { Output::Halves(out) } else { Output::Tree(out) };
-        Job { weights, stack: expert, groups: 1, x, picks: Some(&places[range]), out }
+/// Gate and up of every chosen expert and of the shared one.
+fn first_products<'a, H: Iterator<Item = (usize, Range<usize>)>>(
+    [routed, shared]: [&'a FfnWeights<'_>; 2],
+    [of_pairs, of_rows]: [&Middle<'a>; 2],
+    x: impl Fn(&Weights) -> View<'a>,
+    rows: &'a [u32],
+    held: impl Fn() -> H,
+) -> impl Iterator<Item = Job<'a>> {
+    let width = of_pairs.width;
+    let to = [(routed.gate, of_pairs.gate), (routed.up, of_pairs.up)];
+    let of_routed = to.map(|(weights, out)| {
+        let x = x(weights);
+        held().map(move |(expert, range)| {
+            // SAFETY: each pair belongs to one product, and nobody reads before all have ended.
+            let out = unsafe { out.part(range.start * width..range.end * width) };
+            let (picks, out) = (Some(&rows[range]), Output::Tree(out));
+            Job { weights, stack: expert, groups: 1, x, picks, out }
+        })
     });
-    let weights = shared.down;
-    let x = shared_inner.get(weights.activation(), shared_gate, [n, weights.columns()]);
-    let out = Output::Shards(grow(shards, n * weights.shards() * d));
-    let of_shared = Job { weights, stack: 0, groups: 1, x, picks: None, out };
-    products(pool, of_routed.chain([of_shared]));
+    let to = [(shared.gate, of_rows.gate), (shared.up, of_rows.up)];
+    let of_shared = to.map(|(weights, out)| {
+        // SAFETY: as above.
+        let out = Output::Tree(unsafe { out.part(0..out.len()) });
+        Job { weights, stack: 0, groups: 1, x: x(weights), picks: None, out }
+    });
+    of_routed.into_iter().flatten().chain(of_shared)
+}
+
+/// The last product, routed experts in halves (or the one half), the shared one in shards.
+fn last_products<'a, H: Iterator<Item = (usize, Range<usize>)>>(
+    [routed, shared]: [&'a FfnWeights<'_>; 2],
+    [of_pairs, of_rows]: [&Middle<'a>; 2],
+    [halves, shards]: [Whole<'a, f32>; 2],
+    (picks, planes): (&'a [u32], usize),
+    held: impl Fn() -> H,
+) -> impl Iterator<Item = Job<'a>> {
+    let (weights, x) = (routed.down, of_pairs.inputs.view());
+    let size = planes * weights.rows();
+    let of_routed = held().map(move |(expert, range)| {
+        // SAFETY: each pair belongs to one product, and nobody reads before all have ended.
+        let out = unsafe { halves.part(range.start * size..range.end * size) };
+        let out = if planes == 2 { Output::Halves(out) } else { Output::Tree(out) };
+        Job { weights, stack: expert, groups: 1, x, picks: Some(&picks[range]), out }
+    });
+    let (weights, x) = (shared.down, of_rows.inputs.view());
+    // SAFETY: as above.
+    let out = Output::Shards(unsafe { shards.part(0..shards.len()) });
+    of_routed.chain([Job { weights, stack: 0, groups: 1, x, picks: None, out }])
 }
 
 /// 0, 1, 2, ...: picks of consecutive pairs.

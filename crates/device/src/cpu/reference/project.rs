@@ -1,10 +1,13 @@
 //! Matrices times rows.
 
-use super::grow;
-use crate::cpu::product::{Job, Output, products};
+use super::{InputSet, grow};
+use crate::cpu::isa::{Kernel, call, parts};
+use crate::cpu::pool::Pool;
+use crate::cpu::product::{Batch, Job, Output, cut, products};
+use crate::cpu::share::Whole;
 use crate::cpu::spare::Spare;
 use crate::cpu::store::Ask;
-use crate::cpu::{Cpu, Weights, check, size, weights};
+use crate::cpu::{Cpu, Isa, Weights, check, size, weights};
 use crate::{Error, Project, ProjectGrouped};
 use std::cell::RefMut;
 
@@ -65,21 +68,28 @@ pub(crate) fn project_grouped(cpu: &mut Cpu, a: &ProjectGrouped) -> Result<(), E
     Ok(())
 }
 
-/// One plain product into scratch: [rows, matrix.rows].
-pub(super) fn into_mixes<'a>(
-    pool: &crate::cpu::pool::Pool,
+/// One plain product into scratch, `[rows, matrix.rows]`, and what makes rows of it, as one region.
+pub(super) fn of_mixes<'a, K: Kernel>(
+    (pool, isa): (&Pool, Isa),
     weights: &Weights,
-    inputs: &mut super::InputSet,
+    (inputs, mixes): (&mut InputSet, &'a mut Vec<f32>),
     x: &[f32],
-    shape: [usize; 3],
-    mixes: &'a mut Vec<f32>,
-) -> &'a [f32] {
-    let [rows, columns, matrix_rows] = shape;
-    let mixes = grow(mixes, rows * matrix_rows);
-    let activation = weights.activation();
-    inputs.prepare(pool, [activation], x, [rows, columns]);
-    let x = inputs.get(activation, x, [rows, columns]);
-    let out = Output::Tree(&mut *mixes);
-    products(pool, [Job { weights, stack: 0, groups: 1, x, picks: None, out }]);
-    mixes
+    ([rows, columns], work): ([usize; 2], usize),
+    kernel: impl FnOnce(Whole<'a, f32>) -> K,
+) {
+    let mixes = Whole::new(grow(mixes, rows * weights.rows()));
+    inputs.prepare(pool, [weights.activation()], x, [rows, columns]);
+    let x = inputs.get(weights.activation(), x, [rows, columns]);
+    // SAFETY: nobody else looks before the product has ended.
+    let out = Output::Tree(unsafe { mixes.part(0..mixes.len()) });
+    let job = Job { weights, stack: 0, groups: 1, x, picks: None, out };
+    let (batch, kernel, parts) = (Batch::new(pool, [job]), kernel(mixes), parts(pool, rows, work));
+    pool.run_stages(
+        batch.is_small() && parts < 2,
+        &[
+            (batch.parts(), &|part| batch.run(part, pool)),
+            (parts, &|part| call(isa, &kernel, part, cut(rows, parts, part))),
+        ],
+    );
+    batch.keep(pool);
 }

@@ -1,11 +1,11 @@
 //! The residual streams: embedding, hyper-connections (spec/deepseek_v4.md 2.1 to 2.3), row copies.
 
 use super::grow;
-use super::project::into_mixes;
+use super::project::of_mixes;
 use crate::cpu::isa::{Kernel, launch, parts};
 use crate::cpu::lanes::{rms_factor, rms_norm_in_place};
 use crate::cpu::math::{exp, sigmoid};
-use crate::cpu::share::{Pieces, RowPieces, Rows};
+use crate::cpu::share::{Pieces, RowPieces, Rows, Whole};
 use crate::cpu::store::Ask;
 use crate::cpu::{Cpu, Weights, check, size, weights};
 use crate::{AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre};
@@ -73,7 +73,7 @@ fn mix(x: &[f32], weights: &[f32], out: &mut [f32]) {
 
 struct PreRows<'a> {
     x: &'a [f32],
-    mixes: &'a [f32],
+    mixes: Whole<'a, f32>,
     streams: usize,
     base: &'a [f32],
     scale: &'a [f32],
@@ -126,10 +126,12 @@ impl PreRows<'_> {
     #[inline(always)]
     fn coefficients(&self, row: usize, pre: &mut [f32; STREAMS_MAX]) {
         let s = self.streams;
-        let m = &self.mixes[row * (2 + s) * s..][..(2 + s) * s];
-        let factor = self.factor(row);
-        // SAFETY: each row belongs to one part.
-        let (post, comb) = unsafe { (self.post.get(row), self.comb.get(row)) };
+        let (factor, count) = (self.factor(row), (2 + s) * s);
+        // SAFETY: the product has ended, and each row belongs to one part.
+        let (m, post, comb) = unsafe {
+            let mixes = self.mixes.read(row * count..(row + 1) * count);
+            (mixes, self.post.get(row), self.comb.get(row))
+        };
         let value =
             |i: usize, scale: usize| (m[i] * factor).mul_add(self.scale[scale], self.base[i]);
         for j in 0..s {
@@ -148,7 +150,9 @@ impl PreRows<'_> {
         let (s, count) = (self.streams, (2 + self.streams) * self.streams);
         let mut values = [[0f32; BATCH]; (2 + STREAMS_MAX) * STREAMS_MAX];
         for (lane, row) in rows.clone().enumerate() {
-            let (m, factor) = (&self.mixes[row * count..][..count], self.factor(row));
+            // SAFETY: the product has ended.
+            let m = unsafe { self.mixes.read(row * count..(row + 1) * count) };
+            let factor = self.factor(row);
             for (value, m) in values.iter_mut().zip(m) {
                 value[lane] = m * factor;
             }
@@ -317,10 +321,10 @@ pub(crate) fn hc_pre(cpu: &mut Cpu, a: &HcPre) -> Result<(), Error> {
     let mut post = cpu.store.f32_mut(ask("post"), a.post, n * s)?;
     let mut comb = cpu.store.f32_mut(ask("comb"), a.comb, n * s * s)?;
     let scratch = &mut cpu.scratch;
-    let shape = [n, matrix.columns, mixes];
-    let mixes = into_mixes(&cpu.pool, weights, &mut scratch.inputs, &x, shape, &mut scratch.mixes);
     cpu.counters.dense_bytes += weights.bytes_per_matrix();
-    let kernel = PreRows {
+    let (inputs, on) = ((&mut scratch.inputs, &mut scratch.mixes), (&cpu.pool, cpu.isa));
+    let shape = ([n, matrix.columns], 3 * s * width + 1024);
+    of_mixes(on, weights, inputs, &x, shape, |mixes| PreRows {
         x: &x,
         mixes,
         streams: s,
@@ -333,8 +337,7 @@ pub(crate) fn hc_pre(cpu: &mut Cpu, a: &HcPre) -> Result<(), Error> {
         out: Pieces::new(&mut out, width),
         post: Pieces::new(&mut post, s),
         comb: Pieces::new(&mut comb, s * s),
-    };
-    launch(&cpu.pool, cpu.isa, parts(&cpu.pool, n, 3 * s * width + 1024), n, &kernel);
+    });
     Ok(())
 }
 
@@ -433,7 +436,7 @@ pub(crate) fn hc_post(cpu: &mut Cpu, a: &HcPost) -> Result<(), Error> {
 
 struct HeadRows<'a> {
     x: &'a [f32],
-    mixes: &'a [f32],
+    mixes: Whole<'a, f32>,
     streams: usize,
     base: &'a [f32],
     scale: f32,
@@ -449,10 +452,9 @@ impl Kernel for HeadRows<'_> {
         let (s, width) = (self.streams, self.norm.len());
         for row in rows {
             let x = &self.x[row * s * width..][..s * width];
-            let m = &self.mixes[row * s..][..s];
             let factor = rms_factor(x, self.norm_eps);
-            // SAFETY: each row belongs to one part.
-            let out = unsafe { self.out.get(row) };
+            // SAFETY: the product has ended, and each row belongs to one part.
+            let (m, out) = unsafe { (self.mixes.read(row * s..(row + 1) * s), self.out.get(row)) };
             let mut pre = [0f32; STREAMS_MAX];
             for j in 0..s {
                 let value = (m[j] * factor).mul_add(self.scale, self.base[j]);
@@ -483,10 +485,10 @@ pub(crate) fn hc_head(cpu: &mut Cpu, a: &HcHead) -> Result<(), Error> {
     let norm = cpu.store.f32(ask("norm"), a.norm, width)?;
     let mut out = cpu.store.f32_mut(ask("out"), a.out, size(&[n, width]))?;
     let scratch = &mut cpu.scratch;
-    let shape = [n, matrix.columns, s];
-    let mixes = into_mixes(&cpu.pool, weights, &mut scratch.inputs, &x, shape, &mut scratch.mixes);
     cpu.counters.dense_bytes += weights.bytes_per_matrix();
-    let kernel = HeadRows {
+    let (inputs, on) = ((&mut scratch.inputs, &mut scratch.mixes), (&cpu.pool, cpu.isa));
+    let shape = ([n, matrix.columns], 3 * s * width);
+    of_mixes(on, weights, inputs, &x, shape, |mixes| HeadRows {
         x: &x,
         mixes,
         streams: s,
@@ -496,8 +498,7 @@ pub(crate) fn hc_head(cpu: &mut Cpu, a: &HcHead) -> Result<(), Error> {
         norm_eps: a.norm_eps,
         hc_eps: a.hc_eps,
         out: Pieces::new(&mut out, width),
-    };
-    launch(&cpu.pool, cpu.isa, parts(&cpu.pool, n, 3 * s * width), n, &kernel);
+    });
     Ok(())
 }
 
