@@ -26,11 +26,10 @@ pub struct ReadProbe {
 
 impl ReadProbe {
     /// Ways of reading.
-    pub const WAYS: usize = 6;
+    pub const WAYS: usize = 4;
     /// Runs that a thread reads side by side, and how many bytes ahead it asks for lines; 0 leaves
     /// that to the processor.
-    const HOW: [(usize, usize); Self::WAYS] =
-        [(1, 0), (1, 4096), (2, 0), (2, 1024), (2, 2048), (4, 2048)];
+    const HOW: [(usize, usize); Self::WAYS] = [(1, 0), (1, 4096), (2, 1024), (2, 2048)];
 
     /// So many bytes for so many threads to read; fewer if memory is short, `None` if there is
     /// hardly any.
@@ -99,8 +98,7 @@ impl Kernel for Pass<'_> {
             let sum = unsafe { self.sums.get(item) };
             sum[0] = match self.streams {
                 1 => checksum::<1>(lines, self.ahead),
-                2 => checksum::<2>(lines, self.ahead),
-                _ => checksum::<4>(lines, self.ahead),
+                _ => checksum::<2>(lines, self.ahead),
             };
         }
     }
