@@ -46,8 +46,8 @@ pub(crate) struct Whole<'a, T> {
     life: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: a `Whole` is a `&mut [T]` whose parts are handed to threads by the contracts of `part` and
-// `read`, which is sound for values that may be sent and shared.
+// SAFETY: a `Whole` is a `&mut [T]` whose parts are handed to threads by the contracts of `part`
+// and `read`, which is sound for values that may be sent and shared.
 unsafe impl<T: Send + Sync> Sync for Whole<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for Whole<'_, T> {}
