@@ -171,6 +171,15 @@ const HEADS: usize = 20;
 const HEAD: usize = 512;
 const RING: usize = 64;
 
+/// Random rows of keys.
+fn keys(bench: &mut Bench, numbers: &mut Numbers, rows: usize) -> Buffer {
+    let values = numbers.floats(rows * HEAD, 1.0);
+    let bytes = values.iter().flat_map(|v| ironstar_quant::f32_to_bf16(*v).to_le_bytes());
+    let buffer = bench.empty(Element::Bf16, rows * HEAD);
+    bench.cpu.write(buffer, 0, &bytes.collect::<Vec<u8>>()).expect("fits");
+    buffer
+}
+
 /// Bits that these steps leave of all rows: the low rank, attention, both output products.
 fn attention(
     mut bench: Bench,
@@ -180,14 +189,7 @@ fn attention(
 ) -> [Vec<u32>; 4] {
     let mut numbers = Numbers(case.position as u64);
     let end = case.position + case.rows;
-    let mut half = |bench: &mut Bench, len: usize| {
-        let bytes = numbers.floats(len, 1.0);
-        let bytes = bytes.iter().flat_map(|v| ironstar_quant::f32_to_bf16(*v).to_le_bytes());
-        let buffer = bench.empty(Element::Bf16, len);
-        bench.cpu.write(buffer, 0, &bytes.collect::<Vec<u8>>()).expect("fits");
-        buffer
-    };
-    let (ring, compressed) = (half(&mut bench, RING * HEAD), half(&mut bench, end * HEAD));
+    let [ring, compressed] = [RING, end].map(|rows| keys(&mut bench, &mut numbers, rows));
     let low = numbers.floats(case.rows * RANK, 2.0);
     let plain = numbers.floats(case.rows * HEAD, 2.0);
     let frequencies: Vec<f32> = (0..32).map(|i| 0.7f32.powi(i)).collect();
@@ -199,8 +201,8 @@ fn attention(
     let (norm, kv_norm) = (bench.floats(&norm), bench.floats(&kv_norm));
     let sinks = numbers.floats(HEADS, 1.0);
     let sinks = bench.floats(&sinks);
+    let (eps, mut at) = (1e-6, 0);
     let mut found: [Vec<u32>; 4] = Default::default();
-    let mut at = 0;
     for n in steps.iter().copied() {
         bench.cpu.begin(&Step::single(&vec![0; n], case.position + at)).expect("a step");
         let x = bench.floats(&low[at * RANK..][..n * RANK]);
@@ -208,20 +210,16 @@ fn attention(
         let [q, attended] = [n * HEADS * HEAD; 2].map(|len| bench.zeros(len));
         let (a, b, kv) =
             (bench.zeros(n * 512), bench.zeros(n * 40), bench.empty(Element::Bf16, n * HEAD));
-        let eps = 1e-6;
         bench.cpu.rms_norm(&RmsNorm { x, rows: n, weight: norm, eps, out: x }).expect("fits");
         bench.cpu.project(&Project { x, rows: n, outputs: &[(q_b, q)] }).expect("fits");
         let heads = QueryHeads { q, heads: HEADS, width: HEAD, eps: Some(eps), rope };
         bench.cpu.query_heads(&heads).expect("fits");
-        let (x_plain, round_trip) = (kv_plain, true);
-        let key = KvRows { x: x_plain, norm: kv_norm, eps, rope, round_trip, out: kv };
+        let key = KvRows { x: kv_plain, norm: kv_norm, eps, rope, round_trip: true, out: kv };
         bench.cpu.kv_rows(&key).expect("fits");
-        let choices: Vec<u32> = (at..at + n)
-            .flat_map(|row| (0..case.top_k).map(move |i| u32::try_from(i + row).expect("small")))
-            .collect();
+        let choices = (at..at + n).flat_map(|row| row..row + case.top_k);
+        let choices: Vec<u32> = choices.map(|i| u32::try_from(i).expect("small")).collect();
         let choice = bench.ids(&choices);
-        let rows = [compressed];
-        let rings = [ring];
+        let (rows, rings) = ([compressed], [ring]);
         let attend = Attend {
             q,
             kv,

@@ -1,8 +1,8 @@
 //! Programmatic edges: a kernel is set up while the one before still runs, and waits for its end as
 //! the first thing it does (compute capability 9.0 and later).
 //!
-//! A kernel lets the next one be set up (`GRID_NEXT`) before it waits itself (`GRID_WAIT`): the next
-//! one's own wait is for its end, which comes after the end of all before it. The next one is there
+//! A kernel lets the next one be set up (`GRID_NEXT`) before it waits itself (`GRID_WAIT`): the
+//! next one's own wait is for its end, which comes after the end of all before it. It is there
 //! only when all groups of this one are, so groups that wait never keep out those that they wait
 //! for. Kernels that wait for another card, and those whose successors would only keep others out,
 //! let them come later.

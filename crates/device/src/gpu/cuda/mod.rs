@@ -366,17 +366,12 @@ impl Driver for Cuda {
             attrs: &raw mut overlap,
             numAttrs: u32::from(self.overlap && self.lanes.follows()),
         };
+        let (function, values, extra) =
+            (loaded.function, pointers.as_mut_ptr(), std::ptr::null_mut());
         // SAFETY: the function is of the loaded module; `pointers` has one entry a parameter, each
         // to a value of the parameter's size (`fits`), which the call copies; the attribute lives
         // here. What the kernel does with the addresses is the contract of the kernel text.
-        let status = unsafe {
-            sys::cuLaunchKernelEx(
-                &raw const config,
-                loaded.function,
-                pointers.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        };
+        let status = unsafe { sys::cuLaunchKernelEx(&raw const config, function, values, extra) };
         if status == CUresult::CUDA_ERROR_INVALID_VALUE {
             let found = format!("{} with a grid of {grid:?} groups of {group}", loaded.name);
             let wanted = "sizes within the card's limits and above 0".into();

@@ -225,8 +225,8 @@ fn table(replays: &[&Vec<Stamp>], stretches: &[(usize, usize)]) -> String {
         let lasts = later.map_or(whole, |later| later.begun) - mean.begun;
         let joins = if joins { "join" } else { "" };
         out.push_str(&format!(
-            "  lane {lane} {name:<22} {groups:>6} groups there {:>7.2} begun {:>7.2} next {lasts:>6.2} \
-             {joins}\n",
+            "  lane {lane} {name:<22} {groups:>6} groups there {:>7.2} begun {:>7.2} next \
+             {lasts:>6.2} {joins}\n",
             mean.there, mean.begun
         ));
     }
