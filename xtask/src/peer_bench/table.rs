@@ -109,7 +109,7 @@ impl Table {
         })
     }
 
-    /// In the form of docs/performance.md.
+    /// In the form of docs/measurements.md.
     fn text(&self) -> Option<String> {
         let mut text = format!(
             "{}; {}; {}\n\n| mix | threads | what | tokens | ours, ms a token | peer, ms a token \
