@@ -1,24 +1,23 @@
 //! `cargo xtask ci`: every check, in order of what fails fastest, each with its time.
 //!
-//! Three kinds of build are made and no more: check (clippy and rustdoc share it), dev (tests and
-//! the fuzz driver) and release (the binary). One target folder holds all of them.
+//! Two kinds of build are made and no more: check (clippy and rustdoc share it) and dev (tests, the
+//! fuzz driver and the binary that answers). One target folder holds both. The release build, which
+//! takes as long again as a fifth of all this, has its own command: [`release`].
 
-use crate::{clients, kernel_check, metal_check, suites, tidy, verbs_check};
+use crate::{clients, kernel_check, metal_check, smoke, suites, tidy, verbs_check};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 /// Seconds of fuzzing for each target, and targets at the same time: each needs one processor.
 const FUZZ_SECONDS: &str = "3";
 const FUZZ_JOBS: &str = "2";
-/// What an answer of the smoke run has at least, in bytes of text.
-const ANSWER_BYTES: usize = 20;
 
 type Work = fn(&Path) -> Result<()>;
 type Step = (&'static str, &'static str, Work);
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 11] = [
     ("fmt", "cargo fmt --check", fmt),
     ("tidy", "the rules of the house", tidy::run),
     (
@@ -32,9 +31,8 @@ const STEPS: [Step; 12] = [
     ("kernels", "the kernels compile for every CUDA architecture", kernel_check::run),
     ("test", "all tests of the workspace", suites::run),
     ("fuzz", "every fuzz target for a few seconds", fuzz),
-    ("release", "the release build of the binary", release),
-    ("smoke", "the first command of README.md answers, from any folder", smoke),
-    ("clients", "SDKs, an agent, made-up requests and a browser against the server", clients),
+    ("smoke", "the first command of README.md answers, from any folder", answers),
+    ("clients", "SDKs, an agent, made-up requests and a browser against the server", serves),
 ];
 
 /// What steps need of other people's packages. Fetching is waiting for others, so it is done while
@@ -107,8 +105,12 @@ fn verbs(root: &Path) -> Result<()> {
     verbs_check::run(root, None)
 }
 
-fn release(root: &Path) -> Result<()> {
-    cargo(root, &["build", "--release"], &[])
+/// The release build, and what the last two steps do with it.
+pub fn release(root: &Path) -> Result<()> {
+    cargo(root, &["build", "--release"], &[])?;
+    let binary = target_folder(root)?.join("release").join("ironstar");
+    smoke::run(root, &binary, Some(smoke::FIRST_TEXT_MAX))?;
+    clients::run(root, &binary)
 }
 
 /// Runs the driver that the test step built, so that nothing is built with other features.
@@ -121,55 +123,21 @@ fn fuzz(root: &Path) -> Result<()> {
     finish(command.args(["--seconds", FUZZ_SECONDS, "--jobs", FUZZ_JOBS]).current_dir(root))
 }
 
-/// The words after `cargo run --release --` in README's first command, given to the binary in a
-/// folder that is not the project's.
-fn smoke(root: &Path) -> Result<()> {
-    let readme = std::fs::read_to_string(root.join("README.md")).context("README.md")?;
-    let command = readme
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("cargo run --release -- "))
-        .context("README.md shows no `cargo run --release -- ..`")?;
-    let elsewhere = target_folder(root)?.join("smoke");
-    std::fs::create_dir_all(&elsewhere)?;
-    let begun = Instant::now();
-    let output = Command::new(target_folder(root)?.join("release").join("ironstar"))
-        .args(shell_words(command)?)
-        .current_dir(&elsewhere)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("the release binary could not be started")?;
-    let answer = String::from_utf8(output.stdout).context("the answer is not UTF-8")?;
-    println!("{}", answer.trim_end());
-    if !output.status.success() {
-        bail!("`ironstar {command}` ended with {}", output.status);
-    }
-    if answer.trim().len() < ANSWER_BYTES {
-        bail!("`ironstar {command}` printed {} bytes, which is no answer", answer.trim().len());
-    }
-    println!("ci: smoke: `ironstar {command}` took {:.1} s", begun.elapsed().as_secs_f64());
-    Ok(())
+fn answers(root: &Path) -> Result<()> {
+    smoke::run(root, &dev_binary(root)?, None)
 }
 
-/// Uses the binary of the release step.
-fn clients(root: &Path) -> Result<()> {
-    clients::run(root, &target_folder(root)?)
+fn serves(root: &Path) -> Result<()> {
+    clients::run(root, &dev_binary(root)?)
 }
 
-/// Splits at spaces, with double quotes as the only other syntax.
-fn shell_words(text: &str) -> Result<Vec<String>> {
-    let parts: Vec<&str> = text.split('"').collect();
-    if parts.len().is_multiple_of(2) {
-        bail!("`{text}` has an open quote");
+/// The binary that the test step built.
+fn dev_binary(root: &Path) -> Result<PathBuf> {
+    let binary = target_folder(root)?.join("debug").join("ironstar");
+    if !binary.exists() {
+        cargo(root, &["build"], &[])?;
     }
-    let mut words = Vec::new();
-    for (index, part) in parts.into_iter().enumerate() {
-        match index % 2 {
-            0 => words.extend(part.split_whitespace().map(str::to_string)),
-            _ => words.push(part.to_string()),
-        }
-    }
-    Ok(words)
+    Ok(binary)
 }
 
 /// Where cargo builds.
@@ -209,16 +177,4 @@ pub fn finish(command: &mut Command) -> Result<()> {
         bail!("`{name} {}` ended with {status}", words.join(" "));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shell_words;
-
-    #[test]
-    fn words_of_a_command_line() {
-        let words = shell_words("run -p \"Tell me a story.\" -n 3").expect("quotes are closed");
-        assert_eq!(words, ["run", "-p", "Tell me a story.", "-n", "3"]);
-        assert!(shell_words("run -p \"open").is_err());
-    }
 }

@@ -13,6 +13,7 @@ mod metal_check;
 mod mpi_check;
 mod packages;
 mod peer_bench;
+mod smoke;
 mod suites;
 mod tidy;
 mod verbs_check;
@@ -24,6 +25,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask ci [--only STEP] [--list]
     Everything a change must pass, in order; stops at the first step that fails.
+cargo xtask release
+    The release build: README's first command soon and in little memory, clients against its server.
 cargo xtask tidy [--root DIR]
     The rules of the house that no compiler checks. Exceptions: xtask/tidy-exceptions.txt.
 cargo xtask kernel-check
@@ -60,6 +63,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["ci"] => ci::run(&root, None),
         ["ci", "--list"] => ci::list(),
         ["ci", "--only", step] => ci::run(&root, Some(step)),
+        ["release"] => ci::release(&root),
         ["tidy"] => tidy::run(&root),
         ["tidy", "--root", folder] => tidy::run(&PathBuf::from(folder)),
         ["kernel-check"] => kernel_check::run(&root),

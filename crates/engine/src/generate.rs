@@ -314,7 +314,9 @@ impl Answer<'_> {
             Some(draws) => Ok((Vec::new(), session.step_drawn(engine, &tokens, draws)?)),
             None => {
                 let made = session.step(engine, &tokens, LogitsFor::All, LogitsFor::None)?;
-                Ok((made.logits.values().to_vec(), Vec::new()))
+                let values = made.logits.values().to_vec();
+                engine.model.take_back(made.logits);
+                Ok((values, Vec::new()))
             }
         };
         let mut output: Result<_, Error> = evaluate(session, engine);

@@ -1,5 +1,5 @@
 //! Programs that people use, against the server: `cargo xtask ci --only clients` runs SDKs, an
-//! agent, the OpenAPI file's tester and a browser against the release binary; `cargo xtask clients`
+//! agent, the OpenAPI file's tester and a browser against the server; `cargo xtask clients`
 //! runs all coding agents. What each does is a script in `crates/server/tests`.
 
 mod packages;
@@ -33,15 +33,15 @@ pub fn fetch(root: &Path) -> Result<()> {
     Packages::fetch(root, &target_folder(root)?).map(drop)
 }
 
-/// The step of CI; `target` is the folder with the release binary.
-pub fn run(root: &Path, target: &Path) -> Result<()> {
+/// The step of CI, with a binary.
+pub fn run(root: &Path, binary: &Path) -> Result<()> {
     let folder = root.join(FOLDER);
-    let packages = Packages::fetch(root, target)?;
-    let binary = target.join("release").join("ironstar");
+    let target = target_folder(root)?;
+    let packages = Packages::fetch(root, &target)?;
     let play = folder.join("play.json");
     let play = play.to_str().context("the path of the playbook is not text")?;
-    let scripted = Server::start(&binary, &["--scripted", play])?;
-    let nano = Server::start(&binary, &["--ctx", "4096", "--parallel", "2"])?;
+    let scripted = Server::start(binary, &["--scripted", play])?;
+    let nano = Server::start(binary, &["--ctx", "4096", "--parallel", "2"])?;
     // It leaves folders of its own where it runs.
     let made_up = target.join("made-up-requests");
     std::fs::create_dir_all(&made_up)?;
@@ -54,9 +54,9 @@ pub fn run(root: &Path, target: &Path) -> Result<()> {
     let mut ai = Command::new("node");
     ai.arg(folder.join("ai.mjs")).args([&scripted.url, &nano.url]).current_dir(&packages.ai);
     let mut agent = Command::new(packages.python("python"));
-    agent.arg(folder.join("agents.py")).arg(&binary).arg(&packages.agents).arg("pi");
+    agent.arg(folder.join("agents.py")).arg(binary).arg(&packages.agents).arg("pi");
     let mut page = Command::new(packages.python("python"));
-    page.arg(root.join("crates/server/tests/page/page.py")).arg(&binary);
+    page.arg(root.join("crates/server/tests/page/page.py")).arg(binary);
     let end = Instant::now() + LIMIT;
     // The tester takes its time beside the others.
     let mut tester = start("schemathesis", &mut tester)?;

@@ -31,7 +31,7 @@ impl Server {
             .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
-            .context("the release binary could not be started")?;
+            .with_context(|| format!("{} could not be started", binary.display()))?;
         let stderr = process.stderr.take().context("its standard error is piped")?;
         let mut lines = BufReader::new(stderr);
         let mut told = String::new();

@@ -167,7 +167,7 @@ fn rows_of(work: &[Work<'_, Session>]) -> (Step, Vec<usize>) {
 }
 
 /// After a step that failed: every session is where it can go on from.
-fn take_back(work: &mut [Work<'_, Session>]) {
+fn roll_back(work: &mut [Work<'_, Session>]) {
     for item in work {
         item.session.recover();
         let position = item.session.position();
@@ -245,7 +245,10 @@ impl Source for Engine {
         let mut states: Vec<&mut State> =
             work.iter_mut().map(|item| item.session.state_mut()).collect();
         let made = self.step_of(&step, &mut states, LogitsFor::Rows(&wanted), LogitsFor::None);
-        made.map(|output| output.logits.values().to_vec()).inspect_err(|_| take_back(work))
+        let output = made.inspect_err(|_| roll_back(work))?;
+        let values = output.logits.values().to_vec();
+        self.model.take_back(output.logits);
+        Ok(values)
     }
 
     fn draw_rows(&self) -> usize {
@@ -266,7 +269,7 @@ impl Source for Engine {
             // The sampler says what is wrong with a row.
             None => self.drawn_logits(draws.len()).map(Made::Logits),
         });
-        made.inspect_err(|_| take_back(work))
+        made.inspect_err(|_| roll_back(work))
     }
 
     fn keep(
