@@ -27,6 +27,7 @@ typedef unsigned long long ulong;
 #define TG_BARRIER() __syncthreads()
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL_TWO _Pragma("unroll 2")
 #define UNROLL_FOUR _Pragma("unroll 4")
 #define UNROLL_EIGHT _Pragma("unroll 8")
 // A struct read from device or constant memory.
@@ -96,6 +97,13 @@ FN Words4 stream16(const uchar* p)
                  : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
                  : "l"(p));
     return r;
+}
+// A hint: so many bytes, in sixteens, will be read soon.
+FN void fetch_far(const uchar* p, uint bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
+#endif
 }
 FN void put16(uchar* p, Words4 v) { *(uint4*)p = make_uint4(v.x, v.y, v.z, v.w); }
 // Sixteen bytes that another card writes or reads at the same time, in one access; what was
