@@ -24,7 +24,7 @@ PACKAGES = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"
 # The first messages of a compiler say what is wrong.
 LINES_MAX = 30
 # Kernels that multiply on matrix units; those of floats have an order of sums that units lack.
-MATRIX_UNITS = re.compile(r"tile_|big_(?!f16|bf16)|attend_tiles")
+MATRIX_UNITS = re.compile(r"tile_|big_(?!f16|bf16)|wide_|attend_tiles")
 
 
 def compiler():
@@ -82,13 +82,17 @@ def told_apart(text, virtual, reals):
     borders = [int(found) for found in re.findall(rb"__CUDA_ARCH__\s*[<>=!]+\s*(\d+)", text)]
     numbers = [border for border in borders
                if any(number(virtual) < border <= number(real) for real in reals)]
-    return numbers + [found.decode() for found in re.findall(rb"__CUDA_ARCH_[A-Z]\w*", text)]
+    # What only sm_90a has, no other knows.
+    own = set() if "sm_90a" in reals else {b"__CUDA_ARCH_FEAT_SM90_ALL"}
+    features = set(re.findall(rb"__CUDA_ARCH_[A-Z]\w*", text)) - own
+    return numbers + [found.decode() for found in features]
 
 
 def matrix_products(ptx):
     """How many products on matrix units each kernel's text has."""
     kernels = re.split(r"\.entry (\w+)", ptx)
-    return {name: body.count("mma.sync") for name, body in zip(kernels[1::2], kernels[2::2])}
+    found = [len(re.findall(r"mma\.(?:sync|mma_async)", body)) for body in kernels[2::2]]
+    return dict(zip(kernels[1::2], found))
 
 
 def resources(log):

@@ -16,9 +16,13 @@ const PACKAGES: [&str; 2] = ["nvidia-cuda-nvrtc==13.0.88", "nvidia-cuda-nvcc==13
 /// for the architecture before a colon, which takes most of the time, and assembled for those
 /// behind it. On a device both are done for its own architecture; when they were compared
 /// (2026-11-30), all of a family gave equal text for the assembler. The check refuses kernels that
-/// tell members of a family apart by the compiler's macros: those need a family of their own.
-const FAMILIES: [&str; 2] =
-    ["compute_80:sm_80,sm_86,sm_89,sm_90,sm_90a", "compute_100:sm_100,sm_120,sm_121"];
+/// tell members of a family apart by the compiler's macros: those need a family of their own, as
+/// what only Hopper has.
+const FAMILIES: [&str; 3] = [
+    "compute_80:sm_80,sm_86,sm_89,sm_90",
+    "compute_90a:sm_90a",
+    "compute_100:sm_100,sm_120,sm_121",
+];
 
 /// Where the kernels lie, from the root.
 pub const KERNELS: &str = "crates/device/kernels";

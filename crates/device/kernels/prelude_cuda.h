@@ -27,7 +27,6 @@ typedef unsigned long long ulong;
 #define TG_BARRIER() __syncthreads()
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
-#define UNROLL_TWO _Pragma("unroll 2")
 #define UNROLL_FOUR _Pragma("unroll 4")
 #define UNROLL_EIGHT _Pragma("unroll 8")
 // A struct read from device or constant memory.
@@ -98,12 +97,12 @@ FN Words4 stream16(const uchar* p)
                  : "l"(p));
     return r;
 }
-// A hint: so many bytes, in sixteens, will be read soon.
-FN void fetch_far(const uchar* p, uint bytes)
+// Eight bytes, and nothing.
+FN Words4 load8(const uchar* p)
 {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
-#endif
+    uint2 v = *(const uint2*)p;
+    Words4 r = {v.x, v.y, 0u, 0u};
+    return r;
 }
 FN void put16(uchar* p, Words4 v) { *(uint4*)p = make_uint4(v.x, v.y, v.z, v.w); }
 // Sixteen bytes that another card writes or reads at the same time, in one access; what was
@@ -156,7 +155,7 @@ FN uint pick_bytes(uint a, uint b, uint s)
 #define BOUNDS(threads, groups) __launch_bounds__(threads, groups)
 // Shared memory beyond the static limit: an array at a byte offset of the group's pool, whose size
 // the host knows (src/gpu/pools.rs).
-extern __shared__ uint4 group_pool[];
+extern __shared__ __align__(1024) uint4 group_pool[];
 #define POOL(T, n, N, at) T* n = (T*)((uchar*)group_pool + (at))
 FN uint pool_address(const void* p) { return (uint)__cvta_generic_to_shared(p); }
 // Copies from device to shared memory that arrive by the next COPIES_WAIT and a barrier. Both
@@ -182,6 +181,8 @@ FN void copy4(float* to, uint word, const uchar* from)
 }
 #define COPIES_END() asm volatile("cp.async.commit_group;" ::: "memory")
 #define COPIES_WAIT() asm volatile("cp.async.wait_group 0;" ::: "memory")
+// Waits for all copies but those of so many last ends.
+#define COPIES_WAIT_BUT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
 FN void store16(uint* to, uint word, Words4 v)
 {
     *(uint4*)(to + word) = make_uint4(v.x, v.y, v.z, v.w);
@@ -236,6 +237,57 @@ FN void mma_i8(int* c, const uint* a, uint b0, uint b1, uint l)
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// A value that is not worked out again where it is used.
+FN uint kept(uint x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+// Hopper: four neighbouring simdgroups, the first of them a multiple of four, multiply together.
+// C[64][64] = A[64][32] * B[32][64], signed bytes: 64 rows of A and columns of B of 128 bytes each
+// lie in shared memory as `big_at` says, at multiples of 1,024 bytes; `group_place` names where
+// the 32 bytes of the first begin, in sixteens. Simdgroup s of the four has rows 16 s to 16 s + 15,
+// a lane of c[4 j + i] what it has of `mma_i8` for columns 8 j to 8 j + 7. The integers are there
+// after `group_wait`. What others or copies stored is seen once they passed GROUP_FENCE and a
+// barrier or signal.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define GROUP_MATRICES
+FN uint group_place(const uint* p, uint word)
+{
+    return ((pool_address(p) + 4u * word) >> 4) | 0x10000u;
+}
+// Rows of 128 bytes, sixteens exchanged within 1,024 bytes, which is the pitch of eight rows.
+FN ulong group_matrix(uint place) { return (ulong)place | ((ulong)0x40000040u << 32); }
+#define GROUP_FOUR(b) "+r"(c[b]), "+r"(c[b + 1]), "+r"(c[b + 2]), "+r"(c[b + 3])
+#define GROUP_ALL \
+    GROUP_FOUR(0), GROUP_FOUR(4), GROUP_FOUR(8), GROUP_FOUR(12), GROUP_FOUR(16), GROUP_FOUR(20), \
+        GROUP_FOUR(24), GROUP_FOUR(28)
+FN void group_mma_i8_new(int* c, const uint* a, uint at_a, const uint* b, uint at_b, uint l)
+{
+    asm volatile("wgmma.fence.sync.aligned;");
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, "
+                 "%7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
+                 "%23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p;}"
+                 : GROUP_ALL
+                 : "l"(group_matrix(at_a)), "l"(group_matrix(at_b)), "r"(0));
+    asm volatile("wgmma.commit_group.sync.aligned;");
+}
+FN void group_wait(int* c) { asm volatile("wgmma.wait_group.sync.aligned 0;" : GROUP_ALL); }
+#define GROUP_FENCE() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
+// Eight bytes of the pool, where threads say that they came by, and wait for all `threads` of them
+// for an even or an odd time. What was done before is seen afterwards.
+#define SIGNAL(n, at) uint n = pool_address((uchar*)group_pool + (at))
+#define SIGNAL_OPEN(n, threads) \
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(n), "n"(threads) : "memory")
+#define SIGNAL_GIVE(n) \
+    asm volatile("{.reg .b64 s; mbarrier.arrive.shared.b64 s, [%0];}" ::"r"(n) : "memory")
+#define SIGNAL_WAIT(n, odd) \
+    asm volatile("{.reg .pred p;\nAGAIN_%=: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n" \
+                 "@p bra DONE_%=;\nbra AGAIN_%=;\nDONE_%=:}" ::"r"(n), \
+                 "r"(odd) \
+                 : "memory")
+#endif
 // A kernel that waits for the one before by itself, at its GRID_START (src/gpu/cuda/edges.rs);
 // others wait first.
 #define KERNEL_EARLY(name) extern "C" __global__ void name

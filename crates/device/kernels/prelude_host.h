@@ -122,7 +122,6 @@ inline Atomic64 make_atomic64(int id, size_t n)
 #define UNROLL
 #define NO_UNROLL
 #define UNROLL_FOUR
-#define UNROLL_TWO
 #define UNROLL_EIGHT
 // A struct read from device or constant memory.
 #define LOAD(T, from) (from)
@@ -246,8 +245,14 @@ FN Words4 load16(const uchar* p)
     std::memcpy(&r, p, 16);
     return r;
 }
+FN Words4 load8(const uchar* p)
+{
+    if (((size_t)p & 7u) != 0u) __builtin_trap();
+    Words4 r = {0u, 0u, 0u, 0u};
+    std::memcpy(&r, p, 8);
+    return r;
+}
 FN Words4 stream16(const uchar* p) { return load16(p); }
-FN void fetch_far(const uchar*, uint) {}
 FN void put16(uchar* p, Words4 v)
 {
     if (((size_t)p & 15u) != 0u) __builtin_trap();
@@ -343,6 +348,7 @@ static inline void host_copy(host::Shared<T> to, uint word, const uchar* from)
 #define copy4(to, word, from) host_copy<1u>((to), (word), (from))
 #define COPIES_END()
 #define COPIES_WAIT()
+#define COPIES_WAIT_BUT(n)
 FN void store16(host::Shared<uint> to, uint word, Words4 v)
 {
     if (word % 4u != 0u) __builtin_trap();
@@ -393,6 +399,44 @@ FN void host_load_turned(uint* out, host::Shared<uint> from, uint word, int line
         out[i] = ((low >> shift) & 0xffffu) | (((high >> shift) & 0xffffu) << 16);
     }
 }
+FN uint kept(uint x) { return x; }
+// C[64][64] = A[64][32] * B[32][64] by four simdgroups (`prelude_cuda.h` says how it lies): each
+// lane works out its own; a place is a number of sixteens.
+#define GROUP_MATRICES
+FN uint group_place(host::Shared<uint>, uint word)
+{
+    if (word % 256u != 0u) __builtin_trap();
+    return word / 4u;
+}
+FN uint host_group_word(host::Shared<uint> p, uint place, uint row, uint i)
+{
+    uint chunk = (place & 7u) + (i >> 2);
+    return p[4u * (place & ~7u) + 32u * row + ((chunk ^ (row & 7u)) << 2) + (i & 3u)];
+}
+FN void group_mma_i8_new(
+    int* c, host::Shared<uint> a, uint at_a, host::Shared<uint> b, uint at_b, uint l)
+{
+    uint rows[2][8], row = 16u * (sgid & 3u) + (l >> 2);
+    for (uint i = 0u; i < 16u; ++i)
+        rows[i >> 3][i & 7u] = host_group_word(a, at_a, row + (i & 8u), i & 7u);
+    for (uint j = 0u; j < 16u; ++j) {
+        int low = 0, high = 0;
+        for (uint i = 0u; i < 8u; ++i) {
+            uint x = host_group_word(b, at_b, 8u * (j >> 1) + 2u * (l & 3u) + (j & 1u), i);
+            low = dot4_i8(rows[0][i], x, low);
+            high = dot4_i8(rows[1][i], x, high);
+        }
+        c[4u * (j >> 1) + (j & 1u)] = low;
+        c[4u * (j >> 1) + 2u + (j & 1u)] = high;
+    }
+}
+FN void group_wait(int*) {}
+#define GROUP_FENCE()
+// Here a signal is waited for by all at one place.
+#define SIGNAL(n, at)
+#define SIGNAL_OPEN(n, threads)
+#define SIGNAL_GIVE(n)
+#define SIGNAL_WAIT(n, odd) TG_BARRIER()
 // C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes.
 #define mma_bf16(c, a, b0, b1, l) host_mma_bf16((c), (a), (b0), (b1), __LINE__)
 FN void host_mma_bf16(float* c, const uint* a, uint b0, uint b1, int line)

@@ -52,6 +52,8 @@ pub(crate) struct Facts {
     pub memory_free: u64,
     /// Ticks of its clock (`clock_ticks` of the kernel text) in a millisecond.
     pub clock_khz: u32,
+    /// Whether four simdgroups multiply matrices together (`GROUP_MATRICES` of the kernel text).
+    pub group_matrices: bool,
     /// Whether the device reads the host's memory at full speed.
     pub unified: bool,
 }

@@ -9,7 +9,7 @@ use std::fmt;
 pub struct Shortcuts(u8);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 5] = ["lanes", "staged", "spread", "index", "few"];
+const NAMES: [&str; 6] = ["lanes", "staged", "spread", "index", "few", "wide"];
 
 impl Shortcuts {
     /// None of them.
@@ -25,6 +25,8 @@ impl Shortcuts {
     pub const INDEX: Shortcuts = Shortcuts(8);
     /// Products of two to some rows read each weight once for up to eight of them.
     pub const FEW: Shortcuts = Shortcuts(16);
+    /// Products of very many rows are made by four simdgroups together.
+    pub const WIDE: Shortcuts = Shortcuts(32);
 
     /// Whether all of the others are in it.
     #[must_use]
@@ -67,6 +69,7 @@ mod tests {
             Shortcuts::SPREAD,
             Shortcuts::INDEX,
             Shortcuts::FEW,
+            Shortcuts::WIDE,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);
@@ -74,6 +77,6 @@ mod tests {
             assert_eq!(own.to_string(), *name);
         }
         let error = Shortcuts::named("all").expect_err("no such shortcut").to_string();
-        assert!(error.contains("lanes, staged, spread, index, few"), "{error}");
+        assert!(error.contains("lanes, staged, spread, index, few, wide"), "{error}");
     }
 }

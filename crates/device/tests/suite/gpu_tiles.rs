@@ -161,16 +161,38 @@ const BIG_FORMATS: [(Format, usize); 5] = [
 ];
 
 /// Large tiles: rows and slots that end inside of them, two matrices in one launch.
+fn large_product(gpu: fn() -> Bench, format: Format, columns: usize) {
+    let (rows, n) = ([140, 9], 161);
+    let mut numbers = Numbers(columns as u64 + 5);
+    let coded = rows.map(|rows| blocks(&mut numbers, format, rows * columns));
+    let x = numbers.floats(n * columns, 1.0);
+    let [cpu, gpu] = products(gpu, format, columns, &rows, &coded, (&x, n));
+    let differing = |k: usize| cpu[k].iter().zip(&gpu[k]).filter(|(a, b)| a != b).count();
+    assert!(cpu == gpu, "{format}: {} and {} other bits", differing(0), differing(1));
+}
+
 fn large_products(gpu: fn() -> Bench) {
     for (format, columns) in BIG_FORMATS {
-        let (rows, n) = ([140, 9], 161);
-        let mut numbers = Numbers(columns as u64 + 5);
-        let coded = rows.map(|rows| blocks(&mut numbers, format, rows * columns));
-        let x = numbers.floats(n * columns, 1.0);
-        let [cpu, gpu] = products(gpu, format, columns, &rows, &coded, (&x, n));
-        let differing = |k: usize| cpu[k].iter().zip(&gpu[k]).filter(|(a, b)| a != b).count();
-        assert!(cpu == gpu, "{format}: {} and {} other bits", differing(0), differing(1));
+        large_product(gpu, format, columns);
     }
+}
+
+/// As a card with much shared memory whose simdgroups multiply each for itself.
+fn apart() -> GpuConfig {
+    GpuConfig { disabled: Shortcuts::WIDE, ..GpuConfig::default() }
+}
+
+#[test]
+fn large_where_no_four_multiplies() {
+    large_product(|| Bench::gpu_with(apart()), Format::Q8_0, 1024);
+    let mut bench = Bench::gpu_with(GpuConfig { required: Shortcuts::WIDE, ..apart() });
+    bench.cpu.begin(&Step::single(&[0; 128], 0)).expect("a step");
+    let matrix = blocks(&mut Numbers(3), Format::Q8_0, 1024);
+    let matrix = bench.encoded(Format::Q8_0, [1, 1, 1024], matrix);
+    let (x, out) = (bench.floats(&[1.0; 128 * 1024]), bench.zeros(128));
+    let outputs = &[(matrix, out)];
+    let error = bench.cpu.project(&Project { x, rows: 128, outputs }).expect_err("disabled");
+    assert!(error.to_string().contains("without the shortcut wide"), "{error}");
 }
 
 #[test]
@@ -208,17 +230,17 @@ fn large_groups() {
     same_groups([2, 80, 2048, 130], 5, blocks);
 }
 
-/// Experts on large tiles: one with most of the slots, one with two.
-#[test]
-fn large_stacks() {
-    let (experts, top_k, d, inner, n) = (2, 2, 1024, 768, 13);
+/// Two experts, one with most of the slots, and a shared one of so many inner elements.
+fn same_experts([top_k, d, inner, shared_inner, n]: [usize; 5]) {
+    let experts = 2;
     let formats = [Format::Iq2Xxs, Format::Iq2Xxs, Format::Q2K];
     let mut numbers = Numbers(21);
     let routed_bytes = formats.map(|f| (f, blocks(&mut numbers, f, experts * inner * d)));
-    let shared_bytes = [Format::Q8_0; 3].map(|f| (f, blocks(&mut numbers, f, 32 * d)));
+    let shared_bytes = [Format::Q8_0; 3].map(|f| (f, blocks(&mut numbers, f, shared_inner * d)));
     let x = numbers.floats(n * d, 1.0);
     let weights = numbers.floats(n * top_k, 0.5);
-    let ids: Vec<u32> = (0..n).flat_map(|row| if row % 9 == 0 { [0, 1] } else { [1, 1] }).collect();
+    let id = |row: usize, k: usize| u32::from(!row.is_multiple_of(9) || k != 0);
+    let ids: Vec<u32> = (0..n * top_k).map(|i| id(i / top_k, i % top_k)).collect();
     let [cpu, gpu] = both().map(|mut bench| {
         bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
         let mut ffn = |stack, inner: usize, bytes: &[(Format, Arc<Vec<u8>>); 3]| {
@@ -228,7 +250,8 @@ fn large_stacks() {
             };
             Ffn { gate: one(0, [inner, d]), up: one(1, [inner, d]), down: one(2, [d, inner]) }
         };
-        let (routed, shared) = (ffn(experts, inner, &routed_bytes), ffn(1, 32, &shared_bytes));
+        let routed = ffn(experts, inner, &routed_bytes);
+        let shared = ffn(1, shared_inner, &shared_bytes);
         let (x, ids) = (bench.floats(&x), bench.ids(&ids));
         let (weights, out) = (bench.floats(&weights), bench.zeros(n * d));
         let call = Experts { x, routed, shared, ids, weights, top_k, limit: 7.0, out };
@@ -236,6 +259,18 @@ fn large_stacks() {
         bits(&bench.read(out))
     });
     assert!(cpu == gpu, "other bits");
+}
+
+/// Experts on large tiles: one with most of the slots, one with two.
+#[test]
+fn large_stacks() {
+    same_experts([2, 1024, 768, 32, 13]);
+}
+
+/// Large tiles whose shards stay apart: those of the shared expert's last matrix.
+#[test]
+fn large_shards() {
+    same_experts([1, 256, 256, 1024, 130]);
 }
 
 /// The streams of `n` equal-seeded rows mixed on a GPU: what is left of the rows `kept`, each of

@@ -115,7 +115,7 @@ impl Cuda {
         let stamps = stamped.map(|timeline| Stamps::new(timeline, module)).transpose()?;
         let (graphs, kernels, names) = (Vec::new(), Vec::new(), HashMap::new());
         let (capturing, lanes, allocations) = (false, Lanes::default(), BTreeMap::new());
-        Ok(Cuda {
+        let mut cuda = Cuda {
             facts,
             graphs,
             kernels,
@@ -130,7 +130,10 @@ impl Cuda {
             staging,
             main,
             context,
-        })
+        };
+        // Such kernels are only in code for cards that have what they need.
+        cuda.facts.group_matrices = cuda.kernel("wide_q8_0").is_ok();
+        Ok(cuda)
     }
 
     /// A call that cannot be part of a recording.
@@ -210,6 +213,8 @@ fn facts(context: &Context) -> Result<Facts, Error> {
         memory_total,
         memory_free,
         clock_khz: context.attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        // Known once the kernels are there.
+        group_matrices: false,
         unified: context.attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? == 1,
     })
 }

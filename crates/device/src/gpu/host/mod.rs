@@ -100,6 +100,7 @@ impl Host {
     pub fn small() -> Result<Self, Error> {
         let mut host = Host::new()?;
         host.facts.group_bytes = 96 << 10;
+        host.facts.group_matrices = false;
         Ok(host)
     }
 
@@ -128,6 +129,7 @@ impl Host {
             group_max: 1024,
             group_bytes: 228 << 10,
             multiprocessors: 1,
+            group_matrices: true,
             memory_total: 1 << 40,
             memory_free: 1 << 40,
             unified: true,

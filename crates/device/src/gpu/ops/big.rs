@@ -1,10 +1,10 @@
-//! Products of very many rows on the large tiles of `tiles_big.k` and `tiles_float.k`: when, and
-//! with what launch.
+//! Products of very many rows on the large tiles of `tiles_big.k`, `tiles_wide.k` and
+//! `tiles_float.k`: when, and with what launch.
 
 use super::super::arguments::{ProductArgs, QuantiseArgs};
 use super::super::record::Place;
 use super::super::text::pool_bytes;
-use super::super::{Gpu, Scratch, size, small};
+use super::super::{Gpu, Scratch, Shortcuts, size, small};
 use super::ROW_GROUP;
 use crate::Error;
 use ironstar_quant::Format;
@@ -26,6 +26,9 @@ const FLOAT_SLOTS: usize = 32;
 /// `FEW_ROWS` and `FEW_SLOTS` of the kernels.
 const FEW_ROWS: u32 = 32;
 const FEW_SLOTS: usize = 128;
+
+/// For plain products of Q8_0 where four simdgroups multiply together.
+const WIDE_Q8_0: &str = "wide_q8_0";
 
 /// A kernel for large tiles, and what its launch needs to know.
 #[derive(Clone, Copy)]
@@ -98,8 +101,37 @@ fn near(a: &ProductArgs) -> bool {
 /// The kernel for a plain product, if it has slots enough.
 pub(super) fn plain(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Kernel> {
     let many = a.slots as usize >= SLOTS_MIN && near(a);
+    let wide = many.then(|| wide(gpu, format, a.columns)).flatten();
+    if wide.is_some() {
+        return wide;
+    }
     let kernel = many.then(|| able(gpu, format, shape(a))).flatten()?;
     Some(few(gpu, format, a).filter(|_| kernel.float).unwrap_or(kernel))
+}
+
+/// The kernel for a plain product where four simdgroups multiply together.
+fn wide(gpu: &Gpu, format: Format, columns: u32) -> Option<Kernel> {
+    let name = match format {
+        Format::Q8_0 if columns > 0 && columns.is_multiple_of(1024) => WIDE_Q8_0,
+        _ => return None,
+    };
+    let facts = gpu.driver.facts();
+    let fits = facts.group_matrices && facts.group_bytes >= pool_bytes(name);
+    let kernel = Kernel { name, group: 512, rows: ROWS, slots: SLOTS, float: false };
+    (fits && gpu.takes(Shortcuts::WIDE)).then_some(kernel)
+}
+
+/// Says that a plain product of very many rows of Q8_0 goes without `wide`, where it must not.
+pub(super) fn goes_wide(
+    gpu: &Gpu,
+    operation: &'static str,
+    (format, stacked): (Format, bool),
+    kernel: &Kernel,
+) -> Result<(), Error> {
+    if format != Format::Q8_0 || stacked || kernel.name == WIDE_Q8_0 {
+        return Ok(());
+    }
+    gpu.goes_without(Shortcuts::WIDE, operation, || "the device lacks it, or it is disabled".into())
 }
 
 /// The kernel for one matrix of few rows whose shards stay apart.

@@ -260,6 +260,7 @@ fn launch(
         tiles = sorted.count;
     }
     if let Some(kernel) = large {
+        super::big::goes_wide(gpu, operation, (format, p.stacked.is_some()), &kernel)?;
         let inputs = size(&[p.slots / p.per_row.max(1), p.groups]);
         places[10] = super::big::sums(gpu, format, made[0], [inputs, first.columns])?;
         let grid = super::big::grid(&kernel, &mut arguments, small(operation, tiles)?);
