@@ -8,6 +8,7 @@ mod arm;
 mod ci;
 mod clients;
 mod fuzz;
+mod kernel_bench;
 mod kernel_check;
 mod metal_check;
 mod mpi_check;
@@ -31,6 +32,8 @@ cargo xtask tidy [--root DIR]
     The rules of the house that no compiler checks. Exceptions: xtask/tidy-exceptions.txt.
 cargo xtask kernel-check
     The CUDA kernels through NVRTC for every architecture, with registers and spills; no GPU.
+cargo xtask kernel-bench [NAME] [--rows N,N] [--rounds N] [--disable NAME] [--list]
+    Operations at Flash's sizes alone on a card, kernel by kernel, against what bounds them.
 cargo xtask metal-check
     The Metal spelling of the kernels through clang's front end; no Mac.
 cargo xtask verbs-check [--prefix DIR]
@@ -67,6 +70,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["tidy"] => tidy::run(&root),
         ["tidy", "--root", folder] => tidy::run(&PathBuf::from(folder)),
         ["kernel-check"] => kernel_check::run(&root),
+        ["kernel-bench", rest @ ..] => kernel_bench::run(&root, rest),
         ["metal-check"] => metal_check::run(&root),
         ["verbs-check"] => verbs_check::run(&root, None),
         ["verbs-check", "--prefix", folder] => {

@@ -3,6 +3,7 @@
 
 mod bench;
 mod cluster;
+mod diff;
 mod ranks;
 mod rdma;
 mod serve;
@@ -11,6 +12,7 @@ mod steer;
 pub use bench::{Bench, Fill, Sweep as BenchSweep};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use cluster::{ClusterTest, Sim};
+pub use diff::{Diff, Dumping};
 use ironstar_device::Shortcuts;
 use ironstar_engine::BackendChoice;
 pub use ranks::{Carrier, ProfileGates, RankCount, Ranks, Worker, transport};
@@ -66,6 +68,8 @@ pub enum Command {
     /// Make and try directions that steer a model
     #[command(subcommand)]
     Steer(Steer),
+    /// Say where two dumps of what a model computes part first
+    Diff(Diff),
     /// Show what this machine is, how fast it reads, and which models fit
     Doctor(Box<Doctor>),
     /// Predict what groups and fleets of other sizes would give, from measured costs
@@ -94,6 +98,9 @@ pub struct Run {
     /// How tokens are drawn.
     #[command(flatten)]
     pub sampling: Sampling,
+    /// What is kept of the work.
+    #[command(flatten)]
+    pub dumping: Dumping,
     /// Which model, on what.
     #[command(flatten)]
     pub model: Model,
@@ -537,6 +544,9 @@ pub struct Synth {
     /// Seed of the random values
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Also write a next-token block, to measure what guesses cost; they are noise
+    #[arg(long, value_name = "FILE")]
+    pub mtp: Option<PathBuf>,
     /// Also write a prompt of varied tokens
     #[arg(long, value_name = "FILE")]
     pub prompt: Option<PathBuf>,
@@ -557,6 +567,8 @@ pub enum SynthShape {
     Pro,
     /// Flash in small: every kind of layer.
     Reduced,
+    /// One layer of each kind, a few megabytes: for tools that check every access of a device.
+    Tiny,
 }
 
 /// Formats of the experts by name.

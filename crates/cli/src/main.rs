@@ -61,6 +61,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "ironstar", &mut script);
             print(&script)
         }
+        Command::Diff(flags) => commands::diff::run(&flags),
         Command::Doctor(flags) => commands::doctor::run(&flags),
         Command::Sim(flags) => commands::sim::run(&flags),
         Command::Synth(flags) => commands::synth::run(&flags),

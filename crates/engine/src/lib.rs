@@ -45,6 +45,7 @@ mod backend;
 mod cancel;
 mod cards;
 mod draft;
+pub mod dump;
 mod engine;
 mod error;
 mod generate;

@@ -1,6 +1,7 @@
 //! One file a command, and the few things that several of them need.
 
 pub mod bench;
+pub mod diff;
 pub mod doctor;
 pub mod eval;
 pub mod inspect;

@@ -20,9 +20,9 @@ const DIM: &str = "\x1b[2m";
 pub fn run(flags: &Run) -> Result<(), Failure> {
     let given = flags.prompt.prompt.is_some() || flags.prompt.prompt_file.is_some();
     let is_chat = !given && std::io::stdin().is_terminal();
-    if is_chat && (flags.json || flags.prompt.raw) {
+    if is_chat && (flags.json || flags.prompt.raw || flags.dumping.dump.is_some()) {
         return Err(Failure::caller(
-            "--json and --raw need a prompt: -p TEXT, --prompt-file FILE or a pipe",
+            "--json, --raw and --dump need a prompt: -p TEXT, --prompt-file FILE or a pipe",
         ));
     }
     let text = if is_chat {
@@ -38,6 +38,7 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
     }
     let cancel = interrupt::cancel_on_interrupt()?;
     let mut answerer = Answerer::open(&flags.model)?;
+    let dump = super::diff::begin(&mut answerer.engine, &flags.dumping)?;
     if flags.model.model.is_none() {
         note(
             "no model was named (-m FILE): this is the bundled nano model, small enough \
@@ -71,6 +72,7 @@ pub fn run(flags: &Run) -> Result<(), Failure> {
         note(logprob_lines(&answerer, &answer).trim_end());
     }
     note(&answer.summary(seed));
+    super::diff::end(dump.as_ref())?.iter().for_each(|line| note(line));
     ranks::tell_gates(&flags.model.ranks);
     answerer.finish_storing().iter().for_each(|problem| note(problem));
     match answer.finish {

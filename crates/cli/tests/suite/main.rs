@@ -2,6 +2,7 @@
 
 mod cluster;
 mod common;
+mod diff;
 mod dspark;
 mod pipeline;
 #[path = "../../../cluster/tests/fake/provider.rs"]

@@ -60,6 +60,36 @@ fn what_is_written_runs_and_uses_many_experts() {
     }
 }
 
+/// A next-token block beside a model of the smallest shape: both run, and guesses change nothing.
+#[test]
+fn a_draft_block_goes_with_the_model() {
+    let folder = folder("synth-draft");
+    let path = |name: &str| folder.join(name).to_str().expect("a plain path").to_owned();
+    let (model, drafter) = (path("m.gguf"), path("m-mtp.gguf"));
+    run(&["synth", &model, "--shape", "tiny", "--mtp", &drafter]);
+    let size = std::fs::metadata(&model).expect("it was written").len();
+    assert!(size < 40 << 20, "{size} bytes");
+    let answer = |how: &str| {
+        text(&[
+            "run",
+            "-m",
+            &model,
+            "-p",
+            "a",
+            "--raw",
+            "-n",
+            "6",
+            "--seed",
+            "1",
+            "--speculate",
+            how,
+        ])
+    };
+    assert_eq!(answer("mtp"), answer("off"));
+    let (code, message) = failure(&["synth", &path("n.gguf"), "--shape", "tiny", "--mtp", &model]);
+    assert!(code == 2 && message.contains("--force"), "{message}");
+}
+
 #[test]
 fn what_cannot_be_is_refused_and_nothing_is_overwritten() {
     let folder = folder("synth-refused");

@@ -93,14 +93,24 @@ pub fn guessed(engine: &mut Engine, prompt: &[u32], tokens: usize) -> Outcome<()
         session.generate(engine, &what, &mut take, &CancelFlag::default())?;
         let begun = Instant::now();
         let made = session.generate(engine, &what, &mut take, &CancelFlag::default())?;
-        let rate = 1e3 * count(made.tokens) / milliseconds(begun);
-        let (right, drafted) = (made.speculation.accepted, made.speculation.drafted);
+        let all = milliseconds(begun);
+        let (rate, report) = (1e3 * count(made.tokens) / all, made.speculation);
+        let (right, drafted) = (report.accepted, report.drafted);
         if wanted.is_empty() {
             wanted.clone_from(&told);
         }
         let same = wanted == told;
         println!(
             "guesses {how:?}: {rate:.1} tokens/s, {right} of {drafted} right, same text: {same}"
+        );
+        let drafting = report.drafting.as_secs_f64() * 1e3;
+        let steps = count(report.steps.max(1));
+        println!(
+            "  {} steps, {} without guesses; a step drafts for {:.3} ms and takes {:.3} ms besides",
+            report.steps,
+            report.plain_steps,
+            drafting / steps,
+            (all - drafting) / steps,
         );
         if !same {
             return Err("guesses changed the text".into());

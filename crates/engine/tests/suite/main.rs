@@ -3,6 +3,7 @@
 mod cards;
 mod common;
 mod draw;
+mod dump;
 mod faults;
 mod nano;
 mod pipeline;

@@ -1,7 +1,8 @@
 //! Answers with guesses equal plain answers, token by token and bit by bit.
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-use crate::common::{Dice, engine_of, generate, logits, options, sync, tiny};
+use crate::common::{Dice, bits, engine_of, generate, logits, options, sync, tiny};
+use ironstar_device::{Gpu, GpuConfig};
 use ironstar_engine::sampler::{Adjust, Settings};
 use ironstar_engine::{
     CancelFlag, Control, DrafterChoice, Engine, EngineOptions, Error, Finish, Generate,
@@ -346,4 +347,42 @@ fn guessing_without_a_drafter_is_refused_or_off() {
     let what = Generate { speculation: Speculation::Auto, ..what };
     let report = generate(&mut session, &mut engine, &what).1;
     assert_eq!(report.speculation.drafting, std::time::Duration::ZERO, "only repeats are left");
+}
+
+/// Both drafters on a card's kernels: drafts, and steps that verify them, whose tokens are drawn
+/// there or whose logits are read.
+#[test]
+fn guesses_change_nothing_on_a_cards_kernels() {
+    let tiny = tiny(VOCABULARY);
+    let prompt = Dice::new(3).tokens(11, VOCABULARY);
+    let settings = Settings { temperature: 0.8, min_p: 0.0, ..Settings::default() };
+    let of = |speculation, logprobs| Generate {
+        settings: Settings { logprobs, ..settings },
+        seed: 2,
+        tokens_max: Some(12),
+        speculation,
+        ..Generate::default()
+    };
+    let mut wanted = None;
+    for (drafter, named) in
+        [(tiny.drafter(), Speculation::Mtp), (sure_dspark(&tiny), Speculation::Dspark)]
+    {
+        let gpu = Box::new(Gpu::host(GpuConfig::default()).unwrap());
+        let options = EngineOptions { step_rows: 16, store_ram_bytes: 0, ..options() };
+        let mut engine =
+            Engine::on_backend(gpu, &tiny.gguf(), Some(&drafter), options, &mut |_| {}).unwrap();
+        let mut right = 0;
+        for what in [of(Speculation::Off, Some(0)), of(named, None), of(named, Some(0))] {
+            let mut session = engine.session(64).unwrap();
+            sync(&mut session, &mut engine, &prompt);
+            let (tokens, report) = generate(&mut session, &mut engine, &what);
+            let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+            // What the session knows afterwards, too.
+            let after = bits(session.push(&mut engine, 1).unwrap());
+            let found = (ids, after);
+            assert_eq!(&found, wanted.get_or_insert_with(|| found.clone()), "{what:?}");
+            right += report.speculation.accepted;
+        }
+        assert!(right > 0, "{named:?}: no guess was right");
+    }
 }

@@ -13,7 +13,9 @@ use super::forward::{Pass, Run};
 use super::load::{Mtp, Weights};
 use super::state::{CHAIN_MAX, DraftState, STREAM_SLOTS, State, draft_slots};
 use crate::{Drafted, Error, Logits};
-use ironstar_device::{AddToStreams, Buffer, Embed, GatherRows, Span, Step, StoreWindow};
+use ironstar_device::{
+    AddToStreams, Buffer, Embed, GatherRows, Span, Step, StoreWindow, WEIGHTS_MAX, exp_weights,
+};
 
 /// A step of the draft block and the rows of the backbone's step that it belongs to.
 struct Feed {
@@ -161,11 +163,20 @@ pub(super) fn chain(
     Ok(drafted)
 }
 
-/// Probability that logits give their likeliest token.
+/// Probability that logits give their likeliest token; no number where one of them is none.
 fn probability(logits: &[f32], likeliest: u32) -> f64 {
     let top = usize::try_from(likeliest).ok().and_then(|at| logits.get(at)).copied();
-    let top = f64::from(top.unwrap_or(f32::NEG_INFINITY));
-    1.0 / logits.iter().map(|logit| (f64::from(*logit) - top).exp()).sum::<f64>()
+    let Some(top) = top.filter(|top| top.is_finite()) else { return f64::NAN };
+    let is_wrong = |logit: &f32| logit.is_nan() || *logit > top;
+    if logits.iter().filter(|logit| is_wrong(logit)).count() > 0 || logits.len() > WEIGHTS_MAX {
+        return f64::NAN;
+    }
+    let mut weights = vec![0; logits.len()];
+    let all = exp_weights(logits, top, 1.0, &mut weights);
+    let own = weights.iter().copied().max().unwrap_or(0);
+    #[expect(clippy::cast_precision_loss, reason = "a probability of some digits")]
+    let share = own as f64 / all as f64;
+    share
 }
 
 /// The streams of the state's last position in `before`, and that position.
@@ -210,4 +221,22 @@ fn enter(pass: &mut Pass<'_>, weights: &Weights, drafter: &Mtp) -> Result<(), Er
     let width = pass.shape.width;
     pass.backend.add_to_streams(&AddToStreams { row: s.projected, x: s.x, streams, width })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::probability;
+
+    #[test]
+    fn a_probability_is_what_softmax_gives() {
+        let logits: Vec<f32> = (0..5000u16).map(|i| f32::from(i * 7919 % 997) / 90.0).collect();
+        let (at, top) = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("some");
+        let sum: f64 = logits.iter().map(|l| (f64::from(*l) - f64::from(*top)).exp()).sum();
+        let found = probability(&logits, u32::try_from(at).expect("small"));
+        assert!((found * sum - 1.0).abs() < 1e-6, "{found} of {}", 1.0 / sum);
+        assert!(probability(&[0.0, f32::NAN], 0).is_nan());
+        assert!(probability(&[f32::INFINITY, 0.0], 0).is_nan());
+        assert!(probability(&[0.0], 1).is_nan());
+        assert!((probability(&[f32::NEG_INFINITY, 3.0], 1) - 1.0).abs() < 1e-12);
+    }
 }

@@ -32,6 +32,8 @@ pub(super) struct Pass<'a> {
     pub index_spans: Option<Vec<Span>>,
     pub steering: Option<&'a Steering>,
     pub observer: Option<&'a mut dyn Observer>,
+    /// The spans of the model's step, for the observer.
+    pub spans: &'a [Span],
     /// Memory for the logits.
     pub values: Vec<f32>,
 }
@@ -108,6 +110,8 @@ impl Pass<'_> {
         let at = At { layer: run.layer, what: What::LayerIn };
         self.observe(at, run.x, self.shape.streams * self.shape.width)?;
         self.mix(run.x, weights.hc_attn, weights.attn_norm)?;
+        let at = At { layer: run.layer, what: What::AttentionIn };
+        self.observe(at, self.scratch.y, self.shape.width)?;
         self.attention(weights, run)
     }
 
@@ -122,6 +126,8 @@ impl Pass<'_> {
     /// Streams to the output of the FFN, or this rank's part of its sum.
     pub fn enter_ffn(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
         self.mix(run.x, weights.hc_ffn, weights.ffn_norm)?;
+        let at = At { layer: run.layer, what: What::FfnIn };
+        self.observe(at, self.scratch.y, self.shape.width)?;
         self.ffn(weights, run)
     }
 
@@ -174,9 +180,12 @@ impl Pass<'_> {
     /// and gets its part of the output projection's sum.
     fn attention(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
         self.attention_inputs(weights, true)?;
+        self.observe_inputs(run)?;
         self.query_heads(run)?;
         self.kv_rows(weights, self.rope(run))?;
+        self.observe_rows(run)?;
         self.compress_rows(weights, run)?;
+        self.observe_compressed(run)?;
         if weights.indexer.is_some() {
             self.choose_rows(run)?;
         }
@@ -232,6 +241,8 @@ impl Pass<'_> {
             }),
             out: s.attended,
         })?;
+        let at = At { layer: run.layer, what: What::Attended };
+        self.observe(at, s.attended, heads * shape.head_width)?;
         if run.store {
             self.store_window(&run.rings, run.capacity)?;
         }
@@ -392,6 +403,7 @@ impl Pass<'_> {
             weights: s.id_weights,
         })?;
         let at = |what| At { layer: run.layer, what };
+        self.observe(at(What::RouterLogits), s.router, shape.experts)?;
         self.observe_ids(at(What::Experts), s.ids, top_k)?;
         self.observe(at(What::ExpertWeights), s.id_weights, top_k)
     }
@@ -493,32 +505,5 @@ impl Pass<'_> {
         self.project(s.y, self.rows, &[(weights.kv, s.kv_plain)])?;
         self.kv_rows(weights, self.ropes.plain)?;
         self.store_window(&run.rings, run.capacity)
-    }
-
-    pub fn observe(&mut self, at: At, buffer: Buffer, width: usize) -> Result<(), Error> {
-        let Some(observer) = self.observer.as_deref_mut() else { return Ok(()) };
-        let mut values = vec![0.0; self.rows * width];
-        self.backend.read_f32(buffer, 0, &mut values)?;
-        if observer.floats(at, width, &mut values) {
-            if self.part.ranks > 1 {
-                return Err(Error::Ranks {
-                    ranks: self.part.ranks,
-                    found: "an observer that changes what it sees".into(),
-                    wanted: "only one rank can do that, since the others do not see it".into(),
-                });
-            }
-            self.backend.write_f32(buffer, 0, &values)?;
-        }
-        Ok(())
-    }
-
-    fn observe_ids(&mut self, at: At, buffer: Buffer, width: usize) -> Result<(), Error> {
-        let Some(observer) = self.observer.as_deref_mut() else { return Ok(()) };
-        let mut bytes = vec![0; self.rows * width * 4];
-        self.backend.read(buffer, 0, &mut bytes)?;
-        let (words, _) = bytes.as_chunks::<4>();
-        let ids: Vec<u32> = words.iter().map(|&w| u32::from_le_bytes(w)).collect();
-        observer.ids(at, width, &ids);
-        Ok(())
     }
 }

@@ -82,6 +82,33 @@ pub fn reduced() -> Shape {
     }
 }
 
+/// A layer of each kind with a few experts, a few megabytes: for tools that slow a device down a
+/// thousandfold. Rows are wide enough for every kernel that Flash's take.
+#[must_use]
+pub fn tiny() -> Shape {
+    Shape {
+        layers: 3,
+        vocabulary: 1024,
+        width: 1024,
+        heads: 4,
+        head_width: 128,
+        q_rank: 256,
+        output_groups: 2,
+        output_rank: 512,
+        window: 32,
+        ratios: vec![0, 4, 128],
+        index_heads: 4,
+        index_top_k: 16,
+        experts: 8,
+        experts_used: 2,
+        expert_width: 256,
+        hash_layers: 1,
+        swiglu_limits: vec![10.0; 3],
+        context: 4096,
+        ..flash()
+    }
+}
+
 /// The first layers of a shape.
 ///
 /// # Panics
@@ -103,7 +130,7 @@ fn ratios(layers: usize, first: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{first_layers, flash, pro, reduced};
+    use super::{first_layers, flash, pro, reduced, tiny};
     use crate::deepseek_v4::{Kind, Shape, TensorSpec, tensor_specs};
 
     /// Parameters in billions, to the nearest (spec 1).
@@ -125,12 +152,13 @@ mod tests {
         assert_eq!(kinds(&flash()), [2, 21, 20]);
         assert_eq!(kinds(&pro()), [0, 30, 31]);
         assert_eq!(kinds(&reduced()), [2, 2, 2]);
+        assert_eq!(kinds(&tiny()), [1, 1, 1]);
         assert_eq!(kinds(&first_layers(flash(), 3)), [2, 1, 0]);
     }
 
     #[test]
     fn a_file_may_say_them() {
-        for shape in [flash(), pro(), reduced(), first_layers(pro(), 1)] {
+        for shape in [flash(), pro(), reduced(), tiny(), first_layers(pro(), 1)] {
             let metadata = shape.to_metadata();
             let bytes = crate::testing::file_bytes(&metadata, std::iter::empty());
             let gguf = ironstar_gguf::Gguf::from_bytes(bytes).expect("our own file");

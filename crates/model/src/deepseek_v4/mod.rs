@@ -40,6 +40,7 @@ mod halves;
 pub mod import;
 pub mod known;
 mod load;
+mod observed;
 mod orders;
 mod part;
 mod pipeline;
@@ -497,8 +498,12 @@ impl Model {
             index_spans: shared.index.then(|| step.spans.clone()),
             steering: self.steering.as_ref(),
             observer: observer.map(|o| o as &mut dyn Observer),
+            spans: &step.spans,
             values,
         };
+        if let Some(observer) = pass.observer.as_deref_mut() {
+            observer.begins(step);
+        }
         pass.backend.begin(step)?;
         let (streams, out, pipe) = (pass.shape.streams, pass.scratch.x, self.kept.pipe.as_ref());
         let all = (out, pass.rows * streams * pass.shape.width);
@@ -551,6 +556,11 @@ impl Model {
             [] => (pass.logits(out, rows, head, output)?, Vec::new()),
             _ => (none.clone(), pass.draw(out, &rows, (head, output), draws)?),
         };
+        if let Some(observer) = pass.observer.as_deref_mut()
+            && !logits.is_empty()
+        {
+            observer.logits(&logits);
+        }
         let mut drafts = none;
         match &self.drafter {
             None => {}
@@ -722,6 +732,7 @@ impl Model {
             index_spans: None,
             steering: None,
             observer: None,
+            spans: &[],
             values: Vec::new(),
         }
     }

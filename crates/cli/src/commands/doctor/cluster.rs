@@ -315,9 +315,10 @@ impl Subject {
             None => Shape::from_metadata(opened.gguf.metadata()).map_err(named)?,
             Some(SynthShape::Flash) => known::flash(),
             Some(SynthShape::Pro) => known::pro(),
-            Some(SynthShape::Reduced) => {
+            Some(SynthShape::Reduced | SynthShape::Tiny) => {
                 return Err(Failure::caller(
-                    "--shape reduced: write one with `ironstar synth` and name it with --model",
+                    "--shape reduced and tiny: write one with `ironstar synth` and name it with \
+                     --model",
                 ));
             }
         };

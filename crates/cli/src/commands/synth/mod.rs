@@ -15,7 +15,9 @@ use crate::{loading, outfile};
 use blocks::Tiles;
 use ironstar_gguf::{TensorKind, Value, Writer};
 use ironstar_model::Shape;
-use ironstar_model::deepseek_v4::{Field, Kind, TensorSpec, import, known, tensor_specs};
+use ironstar_model::deepseek_v4::{
+    Field, Kind, TensorSpec, drafter_specs, import, known, tensor_specs,
+};
 use ironstar_quant::Format;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -31,25 +33,39 @@ const PROMPT_MAX: usize = 1 << 20;
 /// Runs the command.
 pub fn run(flags: &Synth) -> Result<(), Failure> {
     let shape = shape(flags)?;
-    let planned = plan(&shape, flags.mix, flags.alias)?;
+    let planned = plan(tensor_specs(&shape), flags.mix, flags.alias)?;
     outfile::check(&flags.output, &[], flags.force)?;
+    if let Some(path) = &flags.mtp {
+        outfile::check(path, &[&flags.output], flags.force)?;
+    }
     if let Some(path) = &flags.prompt {
         let count = flags.prompt_tokens.min(PROMPT_MAX);
         let text = vocabulary::prompt(shape.vocabulary, count, flags.seed);
         std::fs::write(path, text).map_err(|error| Failure::file("writing", path, &error))?;
     }
+    create(flags, &flags.output, (&shape, &planned, metadata(&shape)))?;
+    let Some(path) = &flags.mtp else { return Ok(()) };
+    let block = plan(drafter_specs(&shape), flags.mix, None)?;
+    create(flags, path, (&shape, &block, draft_metadata()))
+}
+
+/// A file's shape, tensors and keys.
+type Content<'a> = (&'a Shape, &'a [Planned], Vec<(String, Value)>);
+
+/// Makes a file; one that was not completed is removed.
+fn create(flags: &Synth, path: &Path, (shape, planned, keys): Content<'_>) -> Result<(), Failure> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
         .create_new(!flags.force)
         .truncate(flags.force)
-        .open(&flags.output)
-        .map_err(|error| Failure::file("creating", &flags.output, &error))?;
-    match write(&file, &shape, &planned, flags.seed) {
-        Ok(()) => report(&flags.output, &planned),
+        .open(path)
+        .map_err(|error| Failure::file("creating", path, &error))?;
+    match write(&file, (shape, planned, keys), flags.seed) {
+        Ok(()) => report(path, planned),
         Err(failure) => {
             drop(file);
-            let _ = std::fs::remove_file(&flags.output);
+            let _ = std::fs::remove_file(path);
             Err(failure)
         }
     }
@@ -69,6 +85,7 @@ fn shape(flags: &Synth) -> Result<Shape, Failure> {
         SynthShape::Flash => known::flash(),
         SynthShape::Pro => known::pro(),
         SynthShape::Reduced => known::reduced(),
+        SynthShape::Tiny => known::tiny(),
     };
     if let Some(layers) = flags.layers {
         if layers == 0 || layers > shape.layers {
@@ -111,12 +128,16 @@ pub fn bytes_of(spec: &TensorSpec, kind: TensorKind) -> Result<u64, Failure> {
     })
 }
 
-fn plan(shape: &Shape, mix: SynthMix, alias: Option<usize>) -> Result<Vec<Planned>, Failure> {
+fn plan(
+    specs: Vec<TensorSpec>,
+    mix: SynthMix,
+    alias: Option<usize>,
+) -> Result<Vec<Planned>, Failure> {
     // Names of the tensors with data, by what they hold; the layers share them in turn.
     let mut owners: HashMap<Field, Vec<String>> = HashMap::new();
     let mut turns: HashMap<Field, usize> = HashMap::new();
     let mut planned: Vec<Planned> = Vec::new();
-    for spec in tensor_specs(shape) {
+    for spec in specs {
         let kind = kind_of(&spec, mix);
         let bytes = bytes_of(&spec, kind)?;
         let mut with = None;
@@ -140,10 +161,10 @@ fn plan(shape: &Shape, mix: SynthMix, alias: Option<usize>) -> Result<Vec<Planne
     Ok(planned)
 }
 
-fn write(file: &File, shape: &Shape, planned: &[Planned], seed: u64) -> Result<(), Failure> {
+fn write(file: &File, (shape, planned, keys): Content<'_>, seed: u64) -> Result<(), Failure> {
     let from_gguf = |error: ironstar_gguf::Error| loading::from_gguf(&error);
     let mut writer = Writer::new(file);
-    for (key, value) in metadata(shape) {
+    for (key, value) in keys {
         writer.metadata(&key, value).map_err(from_gguf)?;
     }
     for Planned { spec, kind, with, .. } in planned {
@@ -238,6 +259,10 @@ fn metadata(shape: &Shape) -> Vec<(String, Value)> {
     all
 }
 
+fn draft_metadata() -> Vec<(String, Value)> {
+    vec![("general.architecture".into(), Value::String("deepseek4_mtp_support".into()))]
+}
+
 fn report(path: &Path, planned: &[Planned]) -> Result<(), Failure> {
     let sum = |own: bool| -> u64 {
         let counted = planned.iter().filter(|tensor| !own || tensor.with.is_none());
@@ -278,7 +303,7 @@ mod tests {
 
     #[test]
     fn shared_data_has_the_right_size_and_owner() {
-        let planned = plan(&known::flash(), SynthMix::Q2, Some(2)).expect("a plan");
+        let planned = plan(tensor_specs(&known::flash()), SynthMix::Q2, Some(2)).expect("a plan");
         let own: u64 = planned.iter().filter(|t| t.with.is_none()).map(|t| t.bytes).sum();
         let all: u64 = planned.iter().map(|t| t.bytes).sum();
         assert!(own * 12 < all, "two layers of 43 and what is not shared: {own} of {all}");
