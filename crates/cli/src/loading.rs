@@ -1,14 +1,17 @@
 //! From flags to an opened model: the file that was named, or the one inside the binary.
 
+use crate::commands::gib;
 use crate::debug::StepPrinter;
 use crate::failure::Failure;
-use crate::flags::{self, DebugKey, IsaName, Numerics};
+use crate::flags::{self, BackendName, DebugKey, IsaName, Numerics};
 use crate::progress::Progress;
 use crate::ranks::{self, Group};
-use ironstar_device::{Isa, Shortcuts};
+use ironstar_device::{Isa, Shortcuts, cuda_devices};
 use ironstar_engine::{Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
-use ironstar_model::{Directions, RowStorage, SteeringScales};
+use ironstar_model::{
+    Directions, Model, Options as ModelOptions, RowStorage, Shape, SteeringScales,
+};
 use ironstar_text::Tokenizer;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -74,6 +77,7 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         store_ram_bytes: u64::from(flags.state_ram_mib) << 20,
         ..EngineOptions::default()
     };
+    tell_card_plan(flags, &group, (&opened, &options));
     let bar = Progress::new("loading", 0, "bytes");
     let mut on_progress = |progress: ironstar_model::Progress<'_>| {
         bar.total(progress.bytes_total as u64);
@@ -118,6 +122,46 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         engine.set_observer(Some(Box::new(StepPrinter::default())));
     }
     Ok((engine, opened))
+}
+
+/// Says what a card will hold, unless the model is shared or stays on the processor.
+fn tell_card_plan(
+    flags: &flags::Model,
+    group: &Group,
+    (opened, options): (&Opened, &EngineOptions),
+) {
+    if group.ranks == 1 && group.layers.is_none() && flags.backend != BackendName::Cpu {
+        // Nothing is lost if nobody reads it.
+        let plan = card_plan(opened, options, flags.ctx);
+        plan.iter().for_each(|text| drop(writeln!(std::io::stderr(), "ironstar: {text}")));
+    }
+}
+
+/// What the first card would hold, where there is one; a file that cannot be read is told of when
+/// it is loaded.
+fn card_plan(opened: &Opened, options: &EngineOptions, context: usize) -> Option<String> {
+    let card = cuda_devices().ok()?.into_iter().next()?;
+    let bytes = |gguf: &Gguf| -> u64 {
+        let tensors = gguf.tensors().iter().filter_map(|tensor| gguf.bytes(tensor).ok());
+        tensors.map(|bytes| bytes.len() as u64).sum()
+    };
+    let weights = bytes(&opened.gguf) + opened.drafter.as_ref().map_or(0, bytes);
+    let shape = Shape::from_metadata(opened.gguf.metadata()).ok()?;
+    let of_model = ModelOptions {
+        round_trips: options.round_trips,
+        rows: options.rows,
+        step_rows_max: options.step_rows,
+    };
+    let beside = Model::memory_plan(&shape, context, &of_model, opened.drafter.is_some());
+    let beside: u64 = beside.iter().map(|line| line.bytes).sum();
+    Some(format!(
+        "{} has {} free; the weights take {}, and {} are for a session of {context} tokens and the \
+         steps",
+        card.name,
+        gib(card.memory_free),
+        gib(weights),
+        gib(beside),
+    ))
 }
 
 /// Shortcuts that are left out, and those that must be taken.
