@@ -9,6 +9,7 @@
 use ironstar_device::{Backend, Cpu, CpuConfig, Isa, Step};
 use std::time::Instant;
 
+#[expect(dead_code, reason = "bounds are of cards")]
 mod ops;
 
 /// Experts of a layer: as many as fit a small machine.

@@ -2,7 +2,9 @@
 //! `ironstar bench` how fast they are.
 
 use crate::common::{failure, folder, run, text};
-use ironstar_engine::{BackendChoice, CancelFlag, Engine, EngineOptions};
+use ironstar_engine::{
+    BackendChoice, CancelFlag, Control, DrafterChoice, Engine, EngineOptions, Generate, Speculation,
+};
 use serde_json::Value;
 use std::path::Path;
 
@@ -39,6 +41,10 @@ fn what_is_written_runs_and_uses_many_experts() {
         if alias {
             more.extend(["--alias", "1"]);
         }
+        let drafter = folder.join("drafter");
+        if mix == "q2" {
+            more.extend(["--mtp", drafter.to_str().expect("a plain path")]);
+        }
         synth(&path, &more);
         let options = EngineOptions { backend: BackendChoice::Cpu, ..EngineOptions::default() };
         let mut engine = Engine::open(&path, options, &mut |_| {}).expect("a model");
@@ -57,37 +63,31 @@ fn what_is_written_runs_and_uses_many_experts() {
         assert_ne!(next, logits, "{mix}");
         let token = engine.counters().expert_bytes - prompt;
         assert!(prompt > token, "{mix}: {prompt} bytes for the prompt, {token} for a token");
+        if mix == "q2" {
+            guesses(&path, &drafter);
+        }
     }
 }
 
-/// A next-token block beside a model of the smallest shape: both run, and guesses change nothing.
-#[test]
-fn a_draft_block_goes_with_the_model() {
-    let folder = folder("synth-draft");
-    let path = |name: &str| folder.join(name).to_str().expect("a plain path").to_owned();
-    let (model, drafter) = (path("m.gguf"), path("m-mtp.gguf"));
-    run(&["synth", &model, "--shape", "tiny", "--mtp", &drafter]);
-    let size = std::fs::metadata(&model).expect("it was written").len();
-    assert!(size < 40 << 20, "{size} bytes");
-    let answer = |how: &str| {
-        text(&[
-            "run",
-            "-m",
-            &model,
-            "-p",
-            "a",
-            "--raw",
-            "-n",
-            "6",
-            "--seed",
-            "1",
-            "--speculate",
-            how,
-        ])
+/// The next-token block runs beside its model, and what it guesses changes nothing.
+fn guesses(model: &Path, drafter: &Path) {
+    let options = EngineOptions {
+        backend: BackendChoice::Cpu,
+        drafter: DrafterChoice::File(drafter.to_owned()),
+        ..EngineOptions::default()
     };
-    assert_eq!(answer("mtp"), answer("off"));
-    let (code, message) = failure(&["synth", &path("n.gguf"), "--shape", "tiny", "--mtp", &model]);
-    assert!(code == 2 && message.contains("--force"), "{message}");
+    let mut engine = Engine::open(model, options, &mut |_| {}).expect("a model and a block");
+    let mut answer = |speculation| {
+        let mut session = engine.session(64).expect("room");
+        let go = CancelFlag::default();
+        session.sync(&mut engine, &[3, 300, 301], &mut |_| {}, &go).expect("it fits");
+        let what = Generate { seed: 1, tokens_max: Some(6), speculation, ..Generate::default() };
+        let made = session.generate(&mut engine, &what, &mut |_| Control::Continue, &go);
+        (session.tokens().to_vec(), made.expect("an answer").speculation.drafted)
+    };
+    let (plain, none) = answer(Speculation::Off);
+    let (guessed, some) = answer(Speculation::Mtp);
+    assert!(plain == guessed && none == 0 && some > 0, "{plain:?}, {guessed:?}, {some}");
 }
 
 #[test]

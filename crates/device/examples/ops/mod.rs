@@ -5,6 +5,7 @@ use ironstar_quant::{Format, f32_to_f16};
 use std::sync::Arc;
 
 /// Numbers of a model that operations have.
+#[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub d: usize,
     pub heads: usize,

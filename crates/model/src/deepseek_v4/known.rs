@@ -104,7 +104,7 @@ pub fn tiny() -> Shape {
         expert_width: 256,
         hash_layers: 1,
         swiglu_limits: vec![10.0; 3],
-        context: 4096,
+        context: 65_536,
         ..flash()
     }
 }
