@@ -15,6 +15,7 @@ use ironstar_device::{
 };
 use ironstar_quant::Format;
 use std::error::Error;
+use std::process::ExitCode;
 
 #[expect(dead_code, reason = "the processor has another model too")]
 mod ops;
@@ -69,7 +70,17 @@ fn words() -> Outcome<Words> {
     Ok(words)
 }
 
-fn main() -> Outcome<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("kernel_bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Outcome<()> {
     let words = words()?;
     if words.list {
         for (name, _) in ops::TABLE {

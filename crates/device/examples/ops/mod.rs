@@ -301,7 +301,7 @@ impl Maker<'_> {
         let (sinks, out) = (self.floats(heads), self.floats(n * heads * width));
         let capacity = self.capacity();
         let rings = [self.buffer(Element::Bf16, capacity * width)];
-        let visible = if ratio == 0 { 0 } else { (position + n) / ratio };
+        let visible = (position + n).checked_div(ratio).unwrap_or(0);
         let rows = [self.buffer(Element::Bf16, visible.max(1) * width)];
         let choice = self.words((0..n * top_k).map(|i| i % top_k * 2));
         let keys = window + if ratio == 4 { top_k } else { visible };
