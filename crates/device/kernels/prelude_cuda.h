@@ -27,6 +27,7 @@ typedef unsigned long long ulong;
 #define TG_BARRIER() __syncthreads()
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL_TWO _Pragma("unroll 2")
 #define UNROLL_FOUR _Pragma("unroll 4")
 #define UNROLL_EIGHT _Pragma("unroll 8")
 // A struct read from device or constant memory.
@@ -96,6 +97,13 @@ FN Words4 stream16(const uchar* p)
                  : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
                  : "l"(p));
     return r;
+}
+// A hint: so many bytes, in sixteens, will be read soon.
+FN void fetch_far(const uchar* p, uint bytes)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || __CUDA_ARCH__ >= 1000
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
+#endif
 }
 // Eight bytes, and nothing.
 FN Words4 load8(const uchar* p)

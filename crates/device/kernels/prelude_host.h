@@ -122,6 +122,7 @@ inline Atomic64 make_atomic64(int id, size_t n)
 #define UNROLL
 #define NO_UNROLL
 #define UNROLL_FOUR
+#define UNROLL_TWO
 #define UNROLL_EIGHT
 // A struct read from device or constant memory.
 #define LOAD(T, from) (from)
@@ -253,6 +254,7 @@ FN Words4 load8(const uchar* p)
     return r;
 }
 FN Words4 stream16(const uchar* p) { return load16(p); }
+FN void fetch_far(const uchar*, uint) {}
 FN void put16(uchar* p, Words4 v)
 {
     if (((size_t)p & 15u) != 0u) __builtin_trap();

@@ -24,6 +24,7 @@ using namespace metal;
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define NO_UNROLL _Pragma("clang loop unroll(disable)")
 #define UNROLL_FOUR _Pragma("clang loop unroll_count(4)")
+#define UNROLL_TWO _Pragma("clang loop unroll_count(2)")
 #define UNROLL_EIGHT _Pragma("clang loop unroll_count(8)")
 // A struct read from device or constant memory.
 #define LOAD(T, from) (from)
@@ -70,6 +71,7 @@ FN Words4 load16(const device uchar* p)
     return r;
 }
 FN Words4 stream16(const device uchar* p) { return load16(p); }
+FN void fetch_far(const device uchar*, uint) {}
 FN void put16(device uchar* p, Words4 v)
 {
     uint4 w;

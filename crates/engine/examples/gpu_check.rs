@@ -150,6 +150,7 @@ fn main() -> Outcome<()> {
     }
     for depth in words.depths {
         card::behind(&mut engine, depth, words.answer)?;
+        show_timeline(timeline.as_ref(), words.answer);
     }
     if let Some(folder) = &words.oracle {
         let exact = GpuConfig { float_products: true, ..GpuConfig::default() };
@@ -289,6 +290,9 @@ fn kl(p: &[f32], q: &[f32]) -> f64 {
     p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
 }
 
+/// The hash of nothing.
+const HASH: u64 = 0xcbf2_9ce4_8422_2325;
+
 /// FNV-1a of the bits, behind what was hashed before.
 fn hashed(hash: u64, logits: &[f32]) -> u64 {
     let bytes = logits.iter().flat_map(|logit| logit.to_le_bytes());
@@ -312,7 +316,7 @@ fn rates(
     take("reading");
     card::first_token(engine, prompt)?;
     take("first");
-    let mut hash = hashed(0xcbf2_9ce4_8422_2325, &logits);
+    let mut hash = hashed(HASH, &logits);
     // The first tokens capture what the others replay.
     for _ in 0..4 {
         logits = session.push(engine, best(&logits))?.to_vec();

@@ -534,3 +534,34 @@ fn index_choice_of_ties_and_faults() {
     bench.cpu.index_select(&IndexSelect { q, top_k: 4, out, ..select }).expect("fits");
     assert_eq!(bench.read_ids(out), [1, 2, 3, 4]);
 }
+
+/// The GPU's choice of one row is the processor's, with stretches of scores in registers and
+/// without, and with as many equal scores as rows that are repeated.
+#[test]
+fn index_choice_of_long_contexts() {
+    let (width, distinct, top_k) = (fp4::INDEXER_DIMS, 37, 512);
+    let mut numbers = Numbers(8);
+    let mut own = vec![0u8; distinct * fp4::INDEXER_BYTES];
+    fp4::encode_rows(&numbers.floats(distinct * width, 1.0), &mut own);
+    let (q, weights) = (numbers.floats(2 * width, 1.0), numbers.floats(2, 1.0));
+    let most = 16_500;
+    let rows: Vec<u8> = own.iter().copied().cycle().take(most * fp4::INDEXER_BYTES).collect();
+    let choices = |mut bench: Bench| -> Vec<Vec<u32>> {
+        let buffer = bench.empty(Element::Fp4Row, most);
+        bench.cpu.write(buffer, 0, &rows).expect("fits");
+        let rope = bench.cpu.rope(&[]).expect("an empty table");
+        let (weights, out) = (bench.floats(&weights), bench.empty(Element::U32, top_k));
+        let mut choose = |visible: usize| {
+            bench.cpu.begin(&Step::single(&[0], visible - 1)).expect("a step");
+            let q = bench.floats(&q);
+            let (heads, ratio, rows) = (2, 1, &[buffer][..]);
+            let select = IndexSelect { q, weights, heads, width, rope, ratio, top_k, rows, out };
+            bench.cpu.index_select(&select).expect("fits");
+            bench.read_ids(out)
+        };
+        [513, 700, 2_500, most].map(&mut choose).to_vec()
+    };
+    let wanted = choices(Bench::scalar());
+    assert!(wanted.iter().all(|ids| ids.is_sorted() && ids.len() == top_k));
+    assert_eq!(choices(Bench::gpu()), wanted);
+}

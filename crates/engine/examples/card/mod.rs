@@ -214,16 +214,17 @@ pub fn behind(engine: &mut Engine, depth: usize, tokens: usize) -> Outcome<()> {
     let begun = Instant::now();
     session.fill_random(engine, &prompt, 1)?;
     let filling = milliseconds(begun);
-    let mut next = 1;
+    let (mut next, mut hash) = (1, super::HASH);
     for _ in 0..WARM {
-        next = super::best(session.push(engine, next)?);
+        let logits = session.push(engine, next)?;
+        (next, hash) = (super::best(logits), super::hashed(hash, logits));
     }
     let begun = Instant::now();
     answer(engine, &mut session, tokens)?;
     let each = milliseconds(begun) / count(tokens);
     println!(
         "behind {depth} tokens of random state ({} MiB planned, filled in {filling:.0} ms): {:.2} \
-         tokens/s ({each:.3} ms each)",
+         tokens/s ({each:.3} ms each), hash of logits {hash:016x}",
         planned >> 20,
         1e3 / each,
     );

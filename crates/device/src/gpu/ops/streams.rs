@@ -63,7 +63,8 @@ pub(in super::super) fn embed(gpu: &mut Gpu, a: &Embed) -> Result<(), Error> {
         pad: 0,
     };
     let places = [Place::At(table.address), gpu.tokens(), out];
-    let grid = [gpu.n(), 1, 1];
+    let each = if table.format().info().block_elements == 1 { 1 } else { 32 };
+    let grid = [gpu.n(), (arguments.width / each).div_ceil(GROUP), 1];
     gpu.launch(embed_kernel(table.format()), grid, GROUP, &places, &arguments)
 }
 
