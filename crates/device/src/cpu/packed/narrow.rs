@@ -5,7 +5,7 @@ use super::TILE_ROWS;
 use super::inputs::{Record32, View, narrow_words};
 use super::layout::FIELDS;
 use super::simd::{Codes, Simd, at};
-use super::tile::{FloatFormat, IntFormat};
+use super::tile::{Due, FloatFormat, IntFormat};
 
 pub(crate) struct F32;
 pub(crate) struct F16;
@@ -85,6 +85,7 @@ impl IntFormat for Q8_0 {
     type Record = Record32;
     const BY_ROWS: bool = true;
     const LINES: usize = 8;
+    const SCALES: usize = 2 * TILE_ROWS;
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record32] {
@@ -95,11 +96,13 @@ impl IntFormat for Q8_0 {
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
+        due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 8 words and a scale.
         unsafe {
+            due.ask::<S, 1>(Self::LINES, 0);
             let mut codes = [S::splat(0); 8];
             for (i, codes) in codes.iter_mut().enumerate() {
                 *codes = word::<S>(fields[0], block * 8 + i);
@@ -191,6 +194,7 @@ impl IntFormat for Q4_0 {
     type Record = Record32;
     const BY_ROWS: bool = true;
     const LINES: usize = 4;
+    const SCALES: usize = 2 * TILE_ROWS;
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record32] {
@@ -201,11 +205,13 @@ impl IntFormat for Q4_0 {
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
+        due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 4 words and a scale.
         unsafe {
+            due.ask::<S, 1>(Self::LINES, 0);
             let codes = nibbles::<S>(fields[0], block);
             narrow::<S, Self, R, STRIDE>(&codes, 8, half::<S>(fields[1], block), x, acc);
         }
@@ -234,6 +240,7 @@ impl IntFormat for Mxfp4 {
     type Record = Record32;
     const BY_ROWS: bool = true;
     const LINES: usize = 4;
+    const SCALES: usize = TILE_ROWS;
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record32] {
@@ -244,11 +251,13 @@ impl IntFormat for Mxfp4 {
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
+        due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has 4 words and a scale byte; nibbles are below 16.
         unsafe {
+            due.ask::<S, 1>(Self::LINES, 0);
             let mut codes = nibbles::<S>(fields[0], block);
             let table = S::table(&MXFP4_CODES[usize::from(S::PANELS)]);
             for codes in codes.as_flattened_mut() {

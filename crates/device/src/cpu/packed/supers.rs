@@ -6,7 +6,7 @@ use super::inputs::{Record256, View, WEIGHT_OFFSET, Woven256, wide_words, woven_
 use super::layout::FIELDS;
 use super::narrow::{bytes, half, scaled, word};
 use super::simd::{Codes, Simd, at};
-use super::tile::IntFormat;
+use super::tile::{Due, IntFormat};
 
 pub(crate) struct Q2K;
 pub(crate) struct Q3K;
@@ -45,6 +45,7 @@ trait Super: Codes {
 impl<F: Super> IntFormat for F {
     type Record = Record256;
     const LINES: usize = F::WORDS;
+    const SCALES: usize = if F::MINIMUMS { 4 * TILE_ROWS } else { 2 * TILE_ROWS };
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record256] {
@@ -55,6 +56,7 @@ impl<F: Super> IntFormat for F {
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
+        due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
@@ -71,7 +73,7 @@ impl<F: Super> IntFormat for F {
                 for (minimum, j) in minimums.iter_mut().zip(&j) {
                     *minimum = S::mul_f32(dmin, S::from_i32(*j));
                 }
-                let i = product_sums::<S, F, R, STRIDE>(words, &scales, x, [S::splat(0); R]);
+                let i = product_sums::<S, F, R, STRIDE>(words, &scales, due, x, [S::splat(0); R]);
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let inner = S::fms(d, S::from_i32(i[r]), minimums[r]);
                     *acc = S::fma(S::splat_f32(scale_of::<STRIDE>(x[r])), inner, *acc);
@@ -81,7 +83,7 @@ impl<F: Super> IntFormat for F {
                 for offset in &mut offset {
                     *offset = S::mul(*offset, S::splat(-F::OFFSET));
                 }
-                let i = product_sums::<S, F, R, STRIDE>(words, &scales, x, offset);
+                let i = product_sums::<S, F, R, STRIDE>(words, &scales, due, x, offset);
                 let d = half::<S>(fields[1], block);
                 for (r, acc) in acc.iter_mut().enumerate() {
                     *acc = scaled::<S>(d, scale_of::<STRIDE>(x[r]), i[r], *acc);
@@ -145,7 +147,8 @@ unsafe fn minimum_sums<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
     }
 }
 
-/// I: `start` plus the sum over pieces of scale times the dot of stored codes and x.
+/// I: `start` plus the sum over pieces of scale times the dot of stored codes and x. Asks for the
+/// lines that are due meanwhile.
 ///
 /// # Safety
 /// The machine has `S`; `words` and `x` are a block.
@@ -153,6 +156,7 @@ unsafe fn minimum_sums<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
 unsafe fn product_sums<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
     words: *const u8,
     scales: &[S::I; 4],
+    due: Due,
     x: [*const u8; R],
     start: [S::I; R],
 ) -> [S::I; R] {
@@ -160,9 +164,16 @@ unsafe fn product_sums<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
     unsafe {
         let mut sums = start;
         for (quad, &scales) in scales[..4 / F::PIECES].iter().enumerate() {
+            if F::PIECES == 1 {
+                due.ask::<S, 4>(F::WORDS, quad);
+            }
             for sub in 0..4u8 {
                 let scale = S::signed_byte(scales, i32::from(sub));
-                let first = (quad * 4 + usize::from(sub)) * F::PIECES;
+                let at = quad * 4 + usize::from(sub);
+                let first = at * F::PIECES;
+                if F::PIECES == 2 {
+                    due.ask::<S, 8>(F::WORDS, at);
+                }
                 // Where the dot of a piece is below 2^15, multiply and add are one instruction.
                 let small = F::MAX * 127 * 16 < 1 << 15;
                 if F::FOLDS && S::PANELS && R >= 4 {
@@ -460,6 +471,7 @@ static PARITY: [u8; 16] = {
 impl IntFormat for Iq2Xxs {
     type Record = Woven256;
     const LINES: usize = 16;
+    const SCALES: usize = 2 * TILE_ROWS;
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Woven256] {
@@ -470,6 +482,7 @@ impl IntFormat for Iq2Xxs {
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
+        due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
@@ -479,6 +492,7 @@ impl IntFormat for Iq2Xxs {
             let words = fields[0].add(block * 16 * TILE_ROWS * 4);
             let mut i = [S::splat(0); R];
             for group in 0..8 {
+                due.ask::<S, 8>(Self::LINES, group);
                 let signs = word::<S>(words, 2 * group + 1);
                 let codes = S::group_codes(word::<S>(words, 2 * group), signs);
                 // Twice the upper four bits, plus one.

@@ -76,12 +76,14 @@ pub(crate) trait IntFormat {
     const BY_ROWS: bool = false;
     /// Cache lines of a tile's first field that a block takes.
     const LINES: usize;
+    /// Bytes of its second field that a block takes.
+    const SCALES: usize;
 
     /// The blocks of a row.
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Self::Record];
 
     /// Advances the accumulators by one block, by the expression of the format's file in
-    /// `ironstar_quant`. Must be `#[inline(always)]`.
+    /// `ironstar_quant`, and asks for the lines that are due. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// The machine has `S`; the fields are those of a tile of this format, offset to the vector's
@@ -89,9 +91,32 @@ pub(crate) trait IntFormat {
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
         fields: &[*const u8; FIELDS],
         block: usize,
+        due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
     );
+}
+
+/// The codes of the block whose lines are to be asked for meanwhile.
+#[derive(Clone, Copy)]
+pub(crate) struct Due(*const u8);
+
+impl Due {
+    /// Asks for part `part` of `PARTS` of the block's `lines` lines, and maybe for some of the next
+    /// block's. A format spreads them over its work: a core waits for some sixteen lines at most,
+    /// and whatever else is not in its first-level cache waits with them.
+    ///
+    /// # Safety
+    /// The machine has `S`.
+    #[inline(always)]
+    pub unsafe fn ask<S: Simd, const PARTS: usize>(self, lines: usize, part: usize) {
+        let lines = lines.div_ceil(PARTS);
+        for line in 0..lines {
+            let line = self.0.wrapping_add((part * lines + line) * LINE);
+            // SAFETY: the caller's promise; any address may be asked for.
+            unsafe { S::prefetch(line) };
+        }
+    }
 }
 
 /// A weight format of plain numbers.
@@ -130,7 +155,7 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
 
 /// Most input rows of a part, so that they stay in the second-level cache while tiles pass by.
 pub(crate) const INPUTS: usize = 96;
-/// How many lines of weights are asked for ahead, in bytes: what a core reads while memory answers.
+/// How far ahead weights are asked for, in bytes: what a core reads while memory answers.
 const AHEAD: usize = 4096;
 /// Bytes of a tile that stay in the first-level cache while input rows pass by.
 const RESIDENT: usize = 24 << 10;
@@ -246,6 +271,26 @@ impl<S: Simd> Gather<'_, S> {
 }
 
 impl Vector<'_> {
+    /// The block to ask for while `block` is multiplied, which may be one of the next tile; asks
+    /// for its scales.
+    ///
+    /// # Safety
+    /// The machine has `S`.
+    #[inline(always)]
+    unsafe fn due<S: Simd, F: IntFormat>(&self, block: usize) -> Due {
+        let (bytes, plan) = (F::LINES * LINE, self.part.plan);
+        let due = block + AHEAD.div_ceil(bytes);
+        // Tiles lie one after the other, each with its codes and then its scales.
+        let (mut codes, mut scales) = (due * bytes, due * F::SCALES);
+        if due >= plan.blocks {
+            codes += plan.tile_bytes - plan.blocks * bytes;
+            scales += plan.tile_bytes - plan.blocks * F::SCALES;
+        }
+        // SAFETY: the caller's promise; any address may be asked for.
+        unsafe { S::prefetch(self.fields[1].wrapping_add(scales)) };
+        Due(self.fields[0].wrapping_add(codes))
+    }
+
     /// Number of the group's input `input` in the output, and its row.
     #[inline(always)]
     fn input(&self, input: usize) -> (usize, usize) {
@@ -504,17 +549,16 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
         for shard in shards {
             let mut acc = [S::zero(); R];
             for block in vector.shard_starts[shard]..vector.shard_starts[shard + 1] {
+                // Later rows ask for what is there.
+                let mut due = Due(vector.fields[0].wrapping_add(block * F::LINES * LINE));
                 if first {
-                    let ahead = vector.fields[0].wrapping_add(block * F::LINES * LINE + AHEAD);
-                    for line in 0..F::LINES {
-                        S::prefetch(ahead.wrapping_add(line * LINE));
-                    }
+                    due = vector.due::<S, F>(block);
                 }
                 let mut x = rows;
                 for x in &mut x {
                     *x = x.add(block * record);
                 }
-                F::step::<S, R, STRIDE>(&vector.fields, block, x, &mut acc);
+                F::step::<S, R, STRIDE>(&vector.fields, block, due, x, &mut acc);
             }
             // By number: an iterator over the array would copy it to memory.
             for r in 0..R {
@@ -571,6 +615,7 @@ unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
 ) {
     let x = vector.part.x;
     let (start, shards) = (to.next, to.shards.clone());
+    let first = start == vector.part.inputs.start;
     let values: [_; R] = std::array::from_fn(|r| x.values(vector.input(start + r).1).as_ptr());
     // SAFETY: the machine has `S`; elements are below `columns`, as many as values and tile have;
     // all shards of the pass are written.
@@ -578,13 +623,13 @@ unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
         let slots = to.slots(vector, R);
         for shard in shards {
             let elements = shard_elements(x.columns(), vector.part.shards, shard);
-            float_shard::<S, F, R, L>(vector, &values, elements, shard, slots);
+            float_shard::<S, F, R, L>(vector, &values, (elements, first), shard, slots);
         }
         to.done(vector, R);
     }
 }
 
-/// One shard of [`float_rows`].
+/// One shard of [`float_rows`], which asks for weights ahead if these rows are the first.
 ///
 /// # Safety
 /// The machine has `S`; the elements are in the tile and in the values.
@@ -592,7 +637,7 @@ unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
 unsafe fn float_shard<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
     vector: &Vector<'_>,
     values: &[*const f32; R],
-    elements: Range<usize>,
+    (elements, first): (Range<usize>, bool),
     shard: usize,
     to: &mut [[MaybeUninit<S::F>; SHARDS]],
 ) {
@@ -604,6 +649,12 @@ unsafe fn float_shard<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
             let mut acc = [[S::zero(); L]; R];
             let mut k = elements.start + lanes * L;
             while k + L <= elements.end {
+                if first && lanes == 0 {
+                    let weights = vector.fields[0].wrapping_add(k * TILE_ROWS * F::BYTES + AHEAD);
+                    for line in 0..8 * TILE_ROWS * F::BYTES / LINE {
+                        S::prefetch(weights.wrapping_add(line * LINE));
+                    }
+                }
                 for lane in 0..L {
                     float_step::<S, F, R, L>(vector, values, k + lane, lane, &mut acc);
                 }
