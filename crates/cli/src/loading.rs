@@ -105,6 +105,9 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
     .map_err(|error| in_file(&opened.name, from_engine(error)))?;
     engine.meet(ranks::LOADING).map_err(from_engine)?;
     drop(bar);
+    if let Some(note) = engine.gates_note() {
+        ranks::note(&note);
+    }
     if let Some(note) = engine.backend_note() {
         // Nothing is lost if nobody reads it.
         let _ = writeln!(std::io::stderr(), "ironstar: {note}");

@@ -43,6 +43,7 @@ pub fn lead(
         return cards::lead(flags, group, opened, options);
     }
     no_peer(&flags.ranks)?;
+    no_cards(&flags.ranks)?;
     let parts = rank_plans(opened, group.ranks)?;
     let here = if group.listen.is_none() && !flags.ranks.fake_gates { parts.len() } else { 1 };
     check_memory(parts.iter().take(here))?;
@@ -64,6 +65,16 @@ fn no_peer(flags: &Ranks) -> Result<(), Failure> {
     }
     let text = "--transport peer is for cards that one process drives and that share every layer: \
                 add --backend cuda and --ranks N";
+    Err(Failure::caller(text))
+}
+
+/// Refuses flags of ranks that are cards.
+fn no_cards(flags: &Ranks) -> Result<(), Failure> {
+    if flags.devices.is_empty() && flags.gates.is_none() {
+        return Ok(());
+    }
+    let text = "--devices and --gates are for cards that share every layer: add --backend cuda and \
+                --ranks N";
     Err(Failure::caller(text))
 }
 
@@ -106,6 +117,7 @@ pub fn lead_pipeline(
     options: &EngineOptions,
 ) -> Result<(Pipeline, u64, usize), Failure> {
     no_peer(&flags.ranks)?;
+    no_cards(&flags.ranks)?;
     let stages = stages(opened, group.ranks, layers)?;
     let plans = stage_plans(opened, &stages)?;
     if group.listen.is_none() {

@@ -6,9 +6,10 @@ use crate::error::Error;
 use crate::mesh::Mesh;
 use crate::profile::{GateProfile, Recorder};
 use crate::stream::{Record, Stream};
-use ironstar_device::{Exchange, ExchangeError, GateCounts, GateKind};
+use ironstar_device::{Alarm, Exchange, ExchangeError, GateCounts, GateKind};
 use std::any::Any;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long bytes of another rank are waited for: what it computes before it sends them may be
@@ -197,6 +198,10 @@ impl Exchange for Cluster {
 
     fn epoch(&self) -> u64 {
         u64::from(self.mesh.place().epoch)
+    }
+
+    fn alarm(&self) -> Option<Arc<dyn Alarm>> {
+        Some(Arc::new(self.mesh.watch().clone()))
     }
 
     fn counts(&self) -> GateCounts {

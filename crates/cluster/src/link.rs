@@ -6,6 +6,7 @@
 //! runs one suite over every transport.
 
 mod bytes;
+mod functions;
 mod map;
 mod memory;
 #[cfg(feature = "mpi")]

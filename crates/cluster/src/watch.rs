@@ -1,7 +1,7 @@
 //! What is known of the other ranks beside the gates: one place that the threads of the control
 //! connections write and the gates look at.
 
-use ironstar_device::ExchangeError;
+use ironstar_device::{Alarm, ExchangeError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -58,5 +58,15 @@ impl Watch {
     /// How many are looked at.
     pub(crate) fn monitors(&self) -> usize {
         self.0.monitors.load(Ordering::Acquire)
+    }
+}
+
+impl Alarm for Watch {
+    fn error(&self) -> Option<ExchangeError> {
+        Watch::error(self)
+    }
+
+    fn fail(&self, error: ExchangeError) {
+        Watch::fail(self, error);
     }
 }

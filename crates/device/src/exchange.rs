@@ -10,6 +10,7 @@
 mod local;
 
 pub use local::{Local, LocalGroup};
+use std::sync::Arc;
 
 /// What a gate carries; kinds are counted and timed apart, and a message of another kind or length
 /// than the one that is due is an error.
@@ -174,6 +175,19 @@ pub trait Exchange: Send {
 
     /// What was exchanged so far.
     fn counts(&self) -> GateCounts;
+
+    /// What tells another thread of this epoch's end, where something does.
+    fn alarm(&self) -> Option<Arc<dyn Alarm>> {
+        None
+    }
+}
+
+/// Whether the group of an epoch still stands, for threads that do not have the exchange.
+pub trait Alarm: Send + Sync {
+    /// Why it is broken, if it is. Cheap while it is not.
+    fn error(&self) -> Option<ExchangeError>;
+    /// Breaks it; the first reason stays.
+    fn fail(&self, error: ExchangeError);
 }
 
 #[cfg(test)]

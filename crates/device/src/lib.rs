@@ -26,7 +26,7 @@ mod sample;
 
 pub use args::*;
 pub use cpu::{Cpu, CpuConfig, Isa, ReadProbe};
-pub use exchange::{Exchange, ExchangeError, GateCounts, GateKind, Local, LocalGroup};
+pub use exchange::{Alarm, Exchange, ExchangeError, GateCounts, GateKind, Local, LocalGroup};
 #[cfg(feature = "host-driver")]
 pub use gpu::HostFault;
 #[cfg(feature = "cuda")]
@@ -35,7 +35,7 @@ pub use gpu::cuda::{
     cuda_read_bandwidth, timeline_tables,
 };
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
-pub use gpu::{Gpu, GpuConfig, GpuCounters, Peers, Shortcuts};
+pub use gpu::{GatePeer, GateRoute, Gpu, GpuConfig, GpuCounters, Peers, Shortcuts};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
 pub use memory::{HostMemory, host_memory};
 pub use sample::{
@@ -185,6 +185,16 @@ pub trait Backend: Send {
     /// included.
     fn gate_times(&mut self) -> Result<Vec<f64>, Error> {
         Ok(Vec::new())
+    }
+    /// All ranks of a group call this together in each new epoch, once they have met: what the
+    /// device needs to add over ranks by itself is made and tried. Where that does not work sums
+    /// go another way, with equal bits.
+    fn join_epoch(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+    /// What [`Backend::join_epoch`] has found, once.
+    fn gates_note(&mut self) -> Option<String> {
+        None
     }
     /// Whether the next three can be called: ranks that share a step's rows.
     fn splits_rows(&self) -> bool {

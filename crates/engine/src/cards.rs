@@ -70,10 +70,21 @@ impl Cards {
             let wanted = format!("one of the {found} that the driver sees, counted from 0");
             return Err(DeviceError::Unsupported { found: format!("card {card}"), wanted }.into());
         }
-        let (peers, refused) = match peer.then(|| Peers::cuda(devices)) {
-            Some(Ok(peers)) => (Some(peers), None),
-            Some(Err(error)) => (None, Some(error.to_string())),
-            None => (None, None),
+        let twice = devices.iter().enumerate().find(|(at, card)| devices[..*at].contains(card));
+        let (peers, refused) = match (peer, twice) {
+            (false, _) => (None, None),
+            // Calls of one rank would wait for kernels of the other that wait for it.
+            (true, Some((_, card))) => {
+                let reason = format!(
+                    "card {card} has several ranks of one process; a process each (--transport \
+                     shm) can have gates inside its graph"
+                );
+                (None, Some(reason))
+            }
+            (true, None) => match Peers::cuda(devices) {
+                Ok(peers) => (Some(peers), None),
+                Err(error) => (None, Some(error.to_string())),
+            },
         };
         let config = gpu_config(options);
         let (cache, numbers) = (options.kernel_cache.clone(), devices.to_vec());
@@ -254,5 +265,8 @@ impl Drop for Crew {
     }
 }
 
+mod process;
 #[cfg(test)]
 mod tests;
+
+pub use process::ProcessCard;

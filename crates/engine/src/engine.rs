@@ -231,6 +231,11 @@ impl Engine {
         Ok(self.backend.gate_times()?)
     }
 
+    /// How sums of cards of several processes go, once after each change.
+    pub fn gates_note(&mut self) -> Option<String> {
+        self.backend.gates_note()
+    }
+
     /// A new empty session with room for `context` tokens.
     pub fn session(&mut self, context: usize) -> Result<Session, Error> {
         self.free_dropped();

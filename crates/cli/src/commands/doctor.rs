@@ -1,5 +1,6 @@
 //! `ironstar doctor`: what this machine is, how fast it reads memory, and which models fit.
 
+mod cards;
 mod cluster;
 mod verdict;
 

@@ -5,8 +5,8 @@ use crate::flags::{BackendName, Numerics, Worker};
 use crate::loading::{self, Opened};
 use crate::ranks::{self, Place};
 use ironstar_cluster::{Cluster, Member};
-use ironstar_device::{Backend, Cpu, CpuConfig, ExchangeError};
-use ironstar_engine::{EngineOptions, open_backend};
+use ironstar_device::{Backend, Cpu, CpuConfig, ExchangeError, GateRoute};
+use ironstar_engine::{EngineOptions, ProcessCard, open_backend};
 use ironstar_model::{Followed, Model, Options, Pipeline};
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -84,6 +84,13 @@ impl Patience {
 /// A rank with a part of every layer.
 fn rank(flags: &Worker, opened: &Opened, cluster: Cluster) -> Result<Box<dyn Backend>, Failure> {
     let exchange: Box<dyn ironstar_device::Exchange> = Box::new(cluster);
+    if flags.backend == BackendName::Cuda {
+        let card = ProcessCard { device: flags.device, most: Some(GateRoute::Shared) };
+        let options = card_options(flags);
+        let opened = card.open(&opened.gguf, exchange, &options).map_err(loading::from_engine)?;
+        ranks::note(&opened.1);
+        return Ok(opened.0);
+    }
     let plans = ranks::rank_plans(opened, exchange.ranks())?;
     if !flags.tied {
         ranks::check_memory(plans.iter().skip(exchange.rank()).take(1))?;
@@ -95,6 +102,18 @@ fn rank(flags: &Worker, opened: &Opened, cluster: Cluster) -> Result<Box<dyn Bac
     };
     let cpu = Cpu::new(config).map_err(|error| Failure::environment(error.to_string()))?;
     Ok(Box::new(cpu.with_exchange(exchange)))
+}
+
+/// What the flags say of devices.
+fn card_options(flags: &Worker) -> EngineOptions {
+    EngineOptions {
+        backend: flags.backend.choice(),
+        kernel_cache: loading::kernel_cache(),
+        threads: flags.threads.map_or(0, usize::from),
+        isa: flags.isa.map(loading::isa),
+        float_products: flags.numerics != Numerics::Quantized,
+        ..EngineOptions::default()
+    }
 }
 
 /// A node with some of the layers, which rank 0 names.
@@ -113,15 +132,8 @@ fn node(
         let (first, last) = (range.start, range.end - 1);
         ranks::note(&format!("has layers {first} to {last}, {} MiB of weights", bytes >> 20));
     }
-    let options = EngineOptions {
-        backend: flags.backend.choice(),
-        kernel_cache: loading::kernel_cache(),
-        threads: flags.threads.map_or(0, usize::from),
-        isa: flags.isa.map(loading::isa),
-        float_products: flags.numerics != Numerics::Quantized,
-        ..EngineOptions::default()
-    };
-    let (backend, note) = open_backend(&options, bytes).map_err(loading::from_engine)?;
+    let (backend, note) =
+        open_backend(&card_options(flags), bytes).map_err(loading::from_engine)?;
     if let Some(note) = note.filter(|_| !flags.tied || flags.backend == BackendName::Auto) {
         ranks::note(&note);
     }

@@ -1,6 +1,6 @@
 //! Flags of `doctor --cluster` and of `sim`.
 
-use super::{Rdma, SynthMix, SynthShape, transport};
+use super::{BackendName, Rdma, SynthMix, SynthShape, transport};
 use clap::Args;
 use ironstar_cluster::Transport;
 use std::net::SocketAddr;
@@ -19,6 +19,10 @@ pub struct ClusterTest {
     /// Which of them (default: any that is free)
     #[arg(long, value_name = "N", requires = "join")]
     pub rank: Option<usize>,
+    /// Where the ranks run; cuda measures on one card what a rank of 2, 4 and 8 would take, and a
+    /// gate inside a graph over memory of this machine
+    #[arg(long, value_name = "NAME", default_value = "cpu", requires = "cluster")]
+    pub backend: BackendName,
     /// The model whose speed is measured, the same file on all ranks (default: the bundled nano
     /// model)
     #[arg(short, long, value_name = "FILE", requires = "cluster")]

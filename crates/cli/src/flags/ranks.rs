@@ -3,6 +3,7 @@
 use super::{BackendName, Command, IsaName, Model, Numerics, Rdma};
 use clap::{Args, ValueEnum};
 use ironstar_cluster::{Launch, Recorder, Transport};
+use ironstar_device::GateRoute;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -26,9 +27,19 @@ pub struct Ranks {
     pub activation_bits: u32,
     /// What carries what ranks say to each other: shm (the default where they are started here),
     /// tcp (the default where others start them), verbs (RDMA), mpi (in a build with that feature),
-    /// peer (the default of cards of one machine: each writes into the others' memory)
+    /// peer (the default of cards of one machine: one process drives them, and each writes into the
+    /// others' memory)
     #[arg(long, value_name = "NAME", value_parser = carrier)]
     pub transport: Option<Carrier>,
+    /// Cards of the ranks that are started here, by their numbers (default: 0, 1, ...)
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub devices: Vec<u32>,
+    /// How cards that processes of their own drive may exchange sums: shared (the default: all
+    /// write into memory of one machine), carried (a thread carries what the card puts into memory
+    /// of the host), host (every step stops at every gate). What does not work is told, and goes
+    /// the next way
+    #[arg(long, value_name = "NAME", value_parser = gates)]
+    pub gates: Option<GateRoute>,
     /// Wait at this address for `ironstar worker --join` instead of starting the other ranks here
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
@@ -108,6 +119,15 @@ fn carrier(text: &str) -> Result<Carrier, String> {
     }
 }
 
+/// A route of gates by its name.
+fn gates(text: &str) -> Result<GateRoute, String> {
+    let found = GateRoute::NAMES.iter().find(|(name, _)| *name == text);
+    found.map(|(_, route)| *route).ok_or_else(|| {
+        let names: Vec<&str> = GateRoute::NAMES.iter().map(|(name, _)| *name).collect();
+        format!("one of {} is wanted", names.join(", "))
+    })
+}
+
 /// A transport by its name.
 pub fn transport(text: &str) -> Result<Transport, String> {
     let found = Transport::NAMES.iter().find(|(name, _)| *name == text);
@@ -147,9 +167,12 @@ pub struct Worker {
     /// The next-token block (default: MODEL-mtp.gguf beside the model, if it is there)
     #[arg(long, value_name = "FILE")]
     pub mtp_model: Option<PathBuf>,
-    /// Where to run the layers of a pipeline; ranks with a part of every layer run on processors
+    /// Where to run, as on rank 0; a node of a pipeline may choose
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub backend: BackendName,
+    /// The card, by its number (default: by the rank's number, over the cards that are here)
+    #[arg(long, value_name = "N")]
+    pub device: Option<u32>,
     /// Processor threads (default: all cores)
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -227,6 +250,7 @@ impl Worker {
             model: model.model.clone(),
             mtp_model: model.mtp_model.clone(),
             backend: model.backend,
+            device: ranks.devices.get(launch.rank).copied(),
             threads: model.threads,
             isa: model.isa,
             numerics: model.numerics,

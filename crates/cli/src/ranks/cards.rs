@@ -1,36 +1,81 @@
-//! Cards of this machine as the ranks, all driven by this process.
+//! Cards as the ranks: those of this machine driven by this process, or a process for each card.
 
-use super::{Group, note};
+use super::{Group, alone, gather, note, threads};
 use crate::failure::Failure;
 use crate::flags::{self, Carrier};
 use crate::loading::{self, Opened};
-use ironstar_cluster::Transport;
-use ironstar_device::{Backend, Error as DeviceError};
-use ironstar_engine::{Cards, EngineOptions, Error, OpenFiles};
+use ironstar_device::{Backend, Error as DeviceError, Exchange, GateRoute};
+use ironstar_engine::{Cards, EngineOptions, Error, OpenFiles, ProcessCard};
 use std::sync::Arc;
 
-/// Rank 0 of cards 0, 1, ...; sums go from card to card, or through the host where shared memory
-/// was asked for.
+/// Rank 0. Cards of this machine are driven by this process, unless a transport between processes
+/// was named or others start the ranks.
 pub fn lead(
     flags: &flags::Model,
     group: &Group,
     opened: &Opened,
     options: &EngineOptions,
 ) -> Result<Box<dyn Backend>, Failure> {
-    let peer = match flags.ranks.transport {
-        None | Some(Carrier::Peer) => true,
-        Some(Carrier::Transport(Transport::Shm)) => false,
-        Some(Carrier::Transport(_)) => {
-            let text = "cards share a model inside one machine: --transport is peer, or shm to sum \
-                        through the host's memory";
+    let ranks = &flags.ranks;
+    let named = ranks.devices.len();
+    if named != 0 && named != group.ranks && group.listen.is_none() {
+        let text = format!("--devices names {named} cards for {} ranks", group.ranks);
+        return Err(Failure::caller(text));
+    }
+    let one_process =
+        group.listen.is_none() && !matches!(ranks.transport, Some(Carrier::Transport(_)));
+    match ranks.transport {
+        Some(Carrier::Peer) if group.listen.is_some() => {
+            let text = "--transport peer is for cards that one process drives: leave out --listen, \
+                        or name the transport of the processes";
+            Err(Failure::caller(text))
+        }
+        _ if ranks.fake_gates || !one_process => lead_process(flags, group, opened, options),
+        _ => lead_here(flags, group, opened, options),
+    }
+}
+
+/// Rank 0 of a process for each card.
+fn lead_process(
+    flags: &flags::Model,
+    group: &Group,
+    opened: &Opened,
+    options: &EngineOptions,
+) -> Result<Box<dyn Backend>, Failure> {
+    let ranks = &flags.ranks;
+    let most = ranks.gates.unwrap_or(GateRoute::Shared);
+    let (exchange, most): (Box<dyn Exchange>, _) = match ranks.fake_gates {
+        true => (Box::new(alone(ranks, group.ranks)), None),
+        false => (Box::new(gather(flags, group, opened, threads(group, options))?), Some(most)),
+    };
+    let card = ProcessCard { device: ranks.devices.first().copied(), most };
+    let (backend, line) =
+        card.open(&opened.gguf, exchange, options).map_err(loading::from_engine)?;
+    note(&line);
+    Ok(backend)
+}
+
+/// Rank 0 of cards that this process drives; sums go from card to card, or through the host where
+/// that was asked for.
+fn lead_here(
+    flags: &flags::Model,
+    group: &Group,
+    opened: &Opened,
+    options: &EngineOptions,
+) -> Result<Box<dyn Backend>, Failure> {
+    let devices = match flags.ranks.devices.is_empty() {
+        true => (0..).take(group.ranks).collect(),
+        false => flags.ranks.devices.clone(),
+    };
+    let peer = match flags.ranks.gates {
+        None | Some(GateRoute::Shared) => true,
+        Some(GateRoute::Host) => false,
+        Some(GateRoute::Carried) => {
+            let text = "--gates carried is for a process for each card: add --transport shm, tcp or \
+                        verbs";
             return Err(Failure::caller(text));
         }
     };
-    if group.listen.is_some() {
-        let text = "cards share a model inside one process: leave out --listen";
-        return Err(Failure::caller(text));
-    }
-    let devices: Vec<u32> = (0..).take(group.ranks).collect();
     let cards = Cards::cuda(&devices, options, peer).map_err(loading::from_engine)?;
     for line in cards.plan_lines(&opened.gguf).map_err(loading::from_engine)? {
         note(&line);

@@ -2,7 +2,7 @@
 
 use super::{Group, note};
 use crate::failure::Failure;
-use crate::flags;
+use crate::flags::{self, BackendName};
 use clap::ValueEnum;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub fn commands(
     let make = |command: &mut Command| {
         command.args(["--prefill-chunk", &flags.prefill_chunk.to_string()]);
         command.args(["--numerics", &value_name(flags.numerics)]);
-        if group.layers.is_some() {
+        if group.layers.is_some() || flags.backend == BackendName::Cuda {
             command.args(["--backend", &value_name(flags.backend)]);
         }
         if let Some(isa) = flags.isa {
@@ -43,7 +43,11 @@ pub fn commands(
         add_paths(command, &paths);
         command.args(flags.ranks.rdma.words());
     };
-    rank_commands(&["worker"], group.ranks, address, threads, make)
+    let mut all = rank_commands(&["worker"], group.ranks, address, threads, make)?;
+    for (command, device) in all.iter_mut().zip(flags.ranks.devices.iter().skip(1)) {
+        command.args(["--device", &device.to_string()]);
+    }
+    Ok(all)
 }
 
 /// This program as each rank above 0 of a group that meets at `address`: with these first words,

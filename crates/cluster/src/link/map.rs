@@ -1,7 +1,8 @@
 //! Memory that somebody else writes too: another process, or a network card. All unsafe code of
-//! this crate is here, in `verbs/device.rs`, in `mpi/library.rs` and in `sum.rs`.
+//! this crate is here, in `functions.rs`, `verbs/device.rs`, `mpi/library.rs` and `sum.rs`.
 
-use crate::message::PAYLOAD_PLACE;
+use super::Taken;
+use crate::message::{HEADER_BYTES, PAYLOAD_PLACE};
 use crate::sum::copy_summed_from;
 use memmap2::{MmapMut, MmapRaw};
 use std::fs::File;
@@ -77,9 +78,26 @@ impl SharedMap {
         }
     }
 
+    /// A message of `length` bytes at `offset`: its header and its payload, which is summed on the
+    /// way. One that has not the length which is due leaves both as they are.
+    pub fn take(
+        &self,
+        offset: usize,
+        length: usize,
+        head: &mut [u8; HEADER_BYTES],
+        body: &mut [u8],
+    ) -> Taken {
+        let mut taken = Taken { length, payload_sum: 0 };
+        if length == HEADER_BYTES + body.len() {
+            self.read(offset, head);
+            taken.payload_sum = self.read_payload(offset + HEADER_BYTES, body);
+        }
+        taken
+    }
+
     /// [`SharedMap::read`] of a message's payload, and its `payload_sum`: of the bytes that were
     /// copied, whatever the other process writes meanwhile.
-    pub fn read_payload(&self, offset: usize, into: &mut [u8]) -> u64 {
+    fn read_payload(&self, offset: usize, into: &mut [u8]) -> u64 {
         assert!(self.inside(offset, into.len()), "a range of the map");
         // SAFETY: the range is inside the map (checked above), and `into` is memory of this process
         // alone.

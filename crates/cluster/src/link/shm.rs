@@ -251,11 +251,7 @@ impl Link for ShmLink {
         body: &mut [u8],
     ) -> Result<Option<Taken>, LinkError> {
         let Some((slot, length)) = self.next_slot()? else { return Ok(None) };
-        let mut taken = Taken { length, payload_sum: 0 };
-        if length == HEADER_BYTES + body.len() {
-            self.map.read(slot, head);
-            taken.payload_sum = self.map.read_payload(slot + HEADER_BYTES, body);
-        }
+        let taken = self.map.take(slot, length, head, body);
         self.free_slot();
         Ok(Some(taken))
     }

@@ -510,11 +510,7 @@ impl Link for VerbsLink {
         body: &mut [u8],
     ) -> Result<Option<Taken>, LinkError> {
         let Some((slot, length)) = self.next_slot()? else { return Ok(None) };
-        let mut taken = Taken { length, payload_sum: 0 };
-        if length == HEADER_BYTES + body.len() {
-            self.end.read(slot, PREFIX, head);
-            taken.payload_sum = self.end.read_payload(slot, PREFIX + HEADER_BYTES, body);
-        }
+        let taken = self.end.take((slot, PREFIX), length, head, body);
         let freed = self.free(slot);
         self.kept(freed)?;
         Ok(Some(taken))

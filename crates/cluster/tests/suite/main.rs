@@ -1,5 +1,6 @@
 //! Everything of this crate that needs more than one module: links, gates, rendezvous.
 
+mod cards;
 mod faults;
 mod groups;
 mod links;

@@ -5,7 +5,9 @@
 //! upload before it, and an upload waits for the launches before it. Only [`Driver::download`] and
 //! [`Driver::finish`] wait.
 
+use super::exchange::{Lent, Map};
 use crate::Error;
+use std::sync::Arc;
 
 /// A place in device memory: the device's own pointer, or a number that the host driver made up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -84,6 +86,11 @@ pub(crate) trait Driver: Send {
     }
     /// Copies from the device; waits for everything before.
     fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error>;
+    /// Lets kernels read and write memory of the host, as long as what comes back lives.
+    fn lend(&mut self, _map: &Arc<Map>) -> Result<Lent, Error> {
+        let found = format!("memory of the host for kernels of {}", self.name());
+        Err(Error::Unsupported { found, wanted: "sums go through the host".into() })
+    }
     /// A kernel by its name in the text.
     fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error>;
     /// Starts `grid` groups of `group` threads each (a multiple of the SIMD width). `arguments` is

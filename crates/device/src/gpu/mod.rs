@@ -31,8 +31,8 @@ use crate::cpu::steps::Rows;
 use crate::*;
 use arguments::{Arguments, Planes, SpanRows, bytes_of};
 use driver::{Address, Driver};
-pub use exchange::Peers;
-use exchange::{Gates, Ranks, StepGates};
+use exchange::{Apart, Gates, Ranks, StepGates};
+pub use exchange::{GatePeer, GateRoute, Peers};
 #[cfg(feature = "host-driver")]
 pub use host::HostFault;
 use ironstar_quant::{Activation, Format};
@@ -110,6 +110,7 @@ pub struct Gpu {
     counters: Counters,
     exchange: Option<Ranks>,
     gates: Option<Gates>,
+    apart: Option<Apart>,
 }
 
 /// A weight matrix on the device.
@@ -300,6 +301,7 @@ impl Gpu {
             counters: Counters::default(),
             exchange: None,
             gates: None,
+            apart: None,
         }
     }
 
@@ -837,8 +839,16 @@ impl Backend for Gpu {
         exchange::times(self)
     }
 
+    fn join_epoch(&mut self) -> Result<(), Error> {
+        exchange::join_epoch(self)
+    }
+
+    fn gates_note(&mut self) -> Option<String> {
+        exchange::note(self)
+    }
+
     fn splits_rows(&self) -> bool {
-        self.gates.is_some()
+        exchange::splits_rows(self)
     }
 
     fn narrow(&mut self, rows: Option<std::ops::Range<usize>>) -> Result<(), Error> {

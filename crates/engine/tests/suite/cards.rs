@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use crate::common::{logits, options, sync, tiny};
-use ironstar_device::{Error as DeviceError, Gpu, GpuConfig, HostFault, Peers};
+use ironstar_device::{Error as DeviceError, GateRoute, Gpu, GpuConfig, HostFault, Peers};
 use ironstar_engine::{Cards, Engine, EngineOptions, Error, OpenFiles};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,6 +55,23 @@ fn two_cards_answer_as_one() {
     let mut two = lead(cards, &open()).unwrap();
     assert_eq!(answer(&mut two), wanted);
     assert!(!two.gate_times().unwrap().is_empty());
+}
+
+/// Cards as processes of their own have them: gates in memory of the host, shared or carried, and
+/// without gates inside a graph. A host driver's card that is a thread stands for the process.
+#[test]
+fn cards_of_processes_answer_as_one() {
+    let gguf = tiny(96).gguf();
+    let one = Box::new(host().unwrap());
+    let mut one = Engine::on_backend(one, &gguf, None, options_of_cards(), &mut |_| {}).unwrap();
+    let wanted = answer(&mut one);
+    for most in [GateRoute::Shared, GateRoute::Carried, GateRoute::Host] {
+        let make = move |_| Ok(host()?.with_gates(most, GATE_LIMIT));
+        let mut two = lead(Cards::made_by(2, Arc::new(make), None), &open()).unwrap();
+        let note = two.gates_note().unwrap();
+        assert_eq!(note.contains("inside the graph"), most > GateRoute::Host, "{note}");
+        assert_eq!(answer(&mut two), wanted, "{most:?}");
+    }
 }
 
 /// A card that fails in the middle of a token: the request fails with the reason, at once; the next

@@ -169,6 +169,7 @@ impl Model {
         if !self.met.is(epoch) {
             broadcast(backend, &Order::Meet { identity: self.meeting() })?;
             answers(backend, Ok(()))?;
+            backend.join_epoch()?;
             self.met.set(epoch);
         }
         if self.was_steered && !self.steering_told.is(epoch) {
@@ -239,7 +240,9 @@ impl Model {
         match Order::decode(&bytes)? {
             Order::Stop => return Ok(false),
             Order::Meet { identity } => {
-                answers(backend, self.kept.meets(&identity))?;
+                if answers(backend, self.kept.meets(&identity))? {
+                    backend.join_epoch()?;
+                }
             }
             Order::More { saved } => held.saved.extend_from_slice(&saved),
             Order::Take { id, context, saved } => {
@@ -388,8 +391,9 @@ fn broadcast(backend: &mut dyn Backend, order: &Order) -> Result<(), Error> {
     Ok(())
 }
 
-/// All ranks tell whether they did as told; an error is the first refusal.
-fn answers(backend: &mut dyn Backend, mine: Result<(), String>) -> Result<(), Error> {
+/// All ranks tell whether they did as told, and hear whether all did; on rank 0 an error is the
+/// first refusal.
+fn answers(backend: &mut dyn Backend, mine: Result<(), String>) -> Result<bool, Error> {
     let exchange = backend.exchange().expect("a part is loaded on a backend in a group");
     let mine = status(mine.as_ref().copied().map_err(String::as_str));
     let ranks = exchange.ranks();
@@ -400,7 +404,7 @@ fn answers(backend: &mut dyn Backend, mine: Result<(), String>) -> Result<(), Er
             let wanted = "all ranks must be able to".to_owned();
             Err(Error::Ranks { ranks, found: format!("rank {rank}: {reason}"), wanted })
         }
-        _ => Ok(()),
+        refused => Ok(refused.is_none()),
     }
 }
 

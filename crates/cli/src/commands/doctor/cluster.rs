@@ -6,9 +6,10 @@
 
 use super::super::synth::{bytes_of, kind_of};
 use super::super::worker;
+use super::cards;
 use super::verdict::{Found, Speed};
 use crate::failure::Failure;
-use crate::flags::{ClusterTest, SynthMix, SynthShape};
+use crate::flags::{BackendName, ClusterTest, SynthMix, SynthShape};
 use crate::loading::{self, Opened};
 use crate::ranks::{self, Crew, Group};
 use crate::{bandwidth, print};
@@ -65,11 +66,11 @@ struct Plan {
 }
 
 /// The model that is predicted for.
-struct Subject {
-    opened: Opened,
-    shape: Shape,
+pub(super) struct Subject {
+    pub opened: Opened,
+    pub shape: Shape,
     /// Whose speed follows from its bytes.
-    absent: Option<(SynthShape, SynthMix)>,
+    pub absent: Option<(SynthShape, SynthMix)>,
 }
 
 /// Bytes of weights that a token reads.
@@ -80,12 +81,12 @@ struct TokenBytes {
 }
 
 /// What a group found.
-struct Measured {
-    gates: Vec<LinkTime>,
-    order: Duration,
-    hops: Vec<LinkTime>,
-    /// Of ranks that wait for each other at every gate.
-    part: Option<Speed>,
+pub(super) struct Measured {
+    pub gates: Vec<LinkTime>,
+    pub order: Duration,
+    pub hops: Vec<LinkTime>,
+    /// Of ranks that wait for each other at every gate: how many, and their speed.
+    pub parts: Vec<(usize, Speed)>,
 }
 
 /// Runs the command.
@@ -94,6 +95,13 @@ pub fn run(flags: &ClusterTest, json: bool) -> Result<(), Failure> {
         worker::end_with_input()?;
     }
     let subject = Subject::open(flags)?;
+    if flags.backend == BackendName::Cuda {
+        let found = cards::measure(flags, &subject)?;
+        return match json {
+            true => print(format!("{}\n", found.json()).as_bytes()),
+            false => print(found.text().as_bytes()),
+        };
+    }
     if let Some(address) = &flags.join {
         return follow(flags, &subject, address);
     }
@@ -143,7 +151,7 @@ fn lead(flags: &ClusterTest, subject: &Subject) -> Result<Found, Failure> {
     let mut bytes = serde_json::to_vec(&plan).map_err(|e| Failure::ours(e.to_string()))?;
     cluster.broadcast(&mut bytes).map_err(lost)?;
     let measured = measure(&mut cluster, subject, &plan, each)?;
-    let costs = subject.costs(group.ranks, &measured, node)?;
+    let costs = subject.costs((group.ranks, ROWS), &measured, node)?;
     Ok(Found {
         model: subject.name(),
         transport: group.transport.name(),
@@ -191,14 +199,13 @@ fn measure(
             hops.extend(measure_hop(&stream, rank == 0, sizes, PATIENCE).map_err(lost)?);
         }
     }
-    let part = match plan.parts {
-        false => None,
-        true => {
-            let speed = speed(&subject.opened, threads, Some(cluster));
-            Some(speed.inspect_err(|failure| cluster.abort(&failure.message))?)
-        }
-    };
-    Ok(Measured { gates, order, hops, part })
+    let mut parts = Vec::new();
+    if plan.parts {
+        let speed = speed(&subject.opened, threads, Some(cluster));
+        let speed = speed.inspect_err(|failure| cluster.abort(&failure.message))?;
+        parts.push((cluster.ranks(), speed));
+    }
+    Ok(Measured { gates, order, hops, parts })
 }
 
 /// One try of a rank.
@@ -271,7 +278,7 @@ fn speed(
             group.gather(GateKind::Status, &[0], &mut all).map_err(lost)?;
         }
         let begun = *begun.get_or_insert_with(Instant::now);
-        let speed = once(&mut engine)?;
+        let speed = once(&mut engine, ROWS)?;
         let elapsed = begun.elapsed().as_secs_f64();
         let (speed, elapsed) = match &mut group {
             None => (speed, elapsed),
@@ -289,19 +296,19 @@ fn speed(
     Ok(best)
 }
 
-/// One prompt and one answer.
-fn once(engine: &mut Engine) -> Result<Speed, Failure> {
+/// One prompt of so many tokens and one answer.
+pub(super) fn once(engine: &mut Engine, rows: usize) -> Result<Speed, Failure> {
     let vocabulary = u32::try_from(engine.model().shape().vocabulary).unwrap_or(u32::MAX).max(1);
     let token = |at: usize| u32::try_from(at * 977 + 13).unwrap_or(0) % vocabulary;
-    let prompt: Vec<u32> = (0..ROWS).map(token).collect();
-    let mut session = engine.session(ROWS + ANSWER).map_err(loading::from_engine)?;
+    let prompt: Vec<u32> = (0..rows).map(token).collect();
+    let mut session = engine.session(rows + ANSWER).map_err(loading::from_engine)?;
     let start = Instant::now();
     let synced = session.sync(engine, &prompt, &mut |_| {}, &CancelFlag::default());
     synced.map_err(loading::from_engine)?;
-    let prefill = start.elapsed().as_secs_f64() / ROWS as f64;
+    let prefill = start.elapsed().as_secs_f64() / rows as f64;
     let start = Instant::now();
     for at in 0..ANSWER {
-        session.push(engine, token(ROWS + at)).map_err(loading::from_engine)?;
+        session.push(engine, token(rows + at)).map_err(loading::from_engine)?;
     }
     Ok(Speed { decode: start.elapsed().as_secs_f64() / ANSWER as f64, prefill })
 }
@@ -325,7 +332,7 @@ impl Subject {
         Ok(Subject { opened, shape, absent })
     }
 
-    fn name(&self) -> String {
+    pub fn name(&self) -> String {
         match self.absent {
             None => self.opened.name.clone(),
             Some((shape, mix)) => {
@@ -338,7 +345,7 @@ impl Subject {
     }
 
     /// Whether the model can be shared among so many ranks.
-    fn allows(&self, ranks: usize) -> Result<(), ironstar_model::Error> {
+    pub fn allows(&self, ranks: usize) -> Result<(), ironstar_model::Error> {
         if self.absent.is_some() {
             let fits =
                 matches!(ranks, 1 | 2 | 4 | 8) && self.shape.output_groups.is_multiple_of(ranks);
@@ -411,15 +418,20 @@ impl Subject {
         Ok(Speed { decode, prefill: decode / 8.0 })
     }
 
-    fn costs(&self, ranks: usize, measured: &Measured, node: Speed) -> Result<Costs, Failure> {
+    pub fn costs(
+        &self,
+        (ranks, rows): (usize, usize),
+        measured: &Measured,
+        node: Speed,
+    ) -> Result<Costs, Failure> {
         let bytes = self.token_bytes()?;
         let all = (bytes.replicated + bytes.dense + bytes.routed).max(1.0);
         let timed = |times: &[LinkTime]| {
             let each = |t: &LinkTime| Timed { bytes: t.bytes, seconds: t.p50.as_secs_f64() };
             times.iter().map(each).collect::<Vec<_>>()
         };
-        let part = |speed: Speed| PartCosts {
-            ranks,
+        let part = |(ranks, speed): &(usize, Speed)| PartCosts {
+            ranks: *ranks,
             decode_seconds: speed.decode,
             prefill_seconds: speed.prefill,
         };
@@ -437,10 +449,10 @@ impl Subject {
             node: NodeCosts {
                 decode_seconds: node.decode,
                 prefill_seconds: node.prefill,
-                prefill_rows: ROWS,
+                prefill_rows: rows,
                 batches: Vec::new(),
             },
-            parts: measured.part.map(part).into_iter().collect(),
+            parts: measured.parts.iter().map(part).collect(),
             link: LinkCosts {
                 ranks,
                 gates: timed(&measured.gates),

@@ -66,6 +66,8 @@ fn flags() -> Ranks {
         layers: None,
         activation_bits: 32,
         transport: None,
+        devices: Vec::new(),
+        gates: None,
         listen: None,
         rank_key_file: None,
         trusted_link: false,

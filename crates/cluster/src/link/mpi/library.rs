@@ -6,6 +6,7 @@
 //! are never asked for: a message says itself how long it is.
 
 use crate::error::Error;
+use crate::link::functions::functions;
 use crate::link::map::SharedMap;
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
@@ -22,43 +23,18 @@ const THREAD_SERIALIZED: c_int = 2;
 /// A handle: an address or a number.
 type Handle = usize;
 
-/// Declares the table of functions and how it is filled.
-macro_rules! functions {
-    ($($name:ident: fn($($of:ty),*);)*) => {
-        /// The functions of the library that links use. All give 0 or the number of an error.
-        #[allow(non_snake_case, reason = "names of MPI")]
-        struct Functions {
-            // SAFETY: for a caller: pointers are live and of the types that MPI says.
-            $($name: unsafe extern "C" fn($($of),*) -> c_int,)*
-        }
-
-        impl Functions {
-            /// Finds them all.
-            fn find(library: &Library) -> Result<Self, libloading::Error> {
-                Ok(Self {
-                    $($name: {
-                        let name = concat!(stringify!($name), "\0").as_bytes();
-                        // SAFETY: the types are those of MPI 3, with handles as words.
-                        *unsafe { library.get(name) }?
-                    },)*
-                })
-            }
-        }
-    };
-}
-
 functions! {
-    MPI_Init_thread: fn(*mut c_int, *mut c_void, c_int, *mut c_int);
-    MPI_Initialized: fn(*mut c_int);
-    MPI_Finalize: fn();
-    MPI_Comm_rank: fn(Handle, *mut c_int);
-    MPI_Comm_size: fn(Handle, *mut c_int);
-    MPI_Comm_set_errhandler: fn(Handle, Handle);
-    MPI_Get_library_version: fn(*mut c_char, *mut c_int);
-    MPI_Isend: fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
-    MPI_Irecv: fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
-    MPI_Test: fn(*mut Handle, *mut c_int, *mut c_void);
-    MPI_Cancel: fn(*mut Handle);
+    MPI_Init_thread: fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int;
+    MPI_Initialized: fn(*mut c_int) -> c_int;
+    MPI_Finalize: fn() -> c_int;
+    MPI_Comm_rank: fn(Handle, *mut c_int) -> c_int;
+    MPI_Comm_size: fn(Handle, *mut c_int) -> c_int;
+    MPI_Comm_set_errhandler: fn(Handle, Handle) -> c_int;
+    MPI_Get_library_version: fn(*mut c_char, *mut c_int) -> c_int;
+    MPI_Isend: fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
+    MPI_Irecv: fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle) -> c_int;
+    MPI_Test: fn(*mut Handle, *mut c_int, *mut c_void) -> c_int;
+    MPI_Cancel: fn(*mut Handle) -> c_int;
 }
 
 /// What the library calls the things that links name.

@@ -4,6 +4,8 @@
 //! it. What it gives is owned by [`Device`] and [`Endpoint`], which give it back in the order that
 //! cards want: queue pair, completion queue, region, domain, device.
 
+use super::super::Taken;
+use super::super::functions::functions;
 use super::super::map::SharedMap;
 use super::abi::{
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, AhAttr, Context, DeviceAttr, Gid,
@@ -15,6 +17,7 @@ use super::abi::{
 };
 use super::choice::{GidKind, GidPlace, Port};
 use crate::error::Error;
+use crate::message::HEADER_BYTES;
 use libloading::Library;
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -38,31 +41,6 @@ const DRAIN: Duration = Duration::from_millis(100);
 pub(super) const SLOTS_MIN: usize = 4;
 /// What cards count queue depths and match messages in, on Thunderbolt.
 pub(super) const FRAME: usize = 4096;
-
-/// Declares the table of functions and how it is filled.
-macro_rules! functions {
-    ($($name:ident: fn($($of:ty),*) $(-> $to:ty)?;)*) => {
-        /// The functions of the library that links use.
-        struct Functions {
-            // SAFETY: for a caller: pointers are live and of the types that the library says.
-            $($name: unsafe extern "C" fn($($of),*) $(-> $to)?,)*
-        }
-
-        impl Functions {
-            /// Finds them all.
-            fn find(library: &Library) -> Result<Self, libloading::Error> {
-                Ok(Self {
-                    $($name: {
-                        let name = concat!(stringify!($name), "\0").as_bytes();
-                        // SAFETY: the types are those of the library's interface, which has not
-                        // changed in its major version; layouts are compared in tests.
-                        *unsafe { library.get(name) }?
-                    },)*
-                })
-            }
-        }
-    };
-}
 
 functions! {
     ibv_get_device_list: fn(*mut c_int) -> *mut Opaque;
@@ -679,16 +657,22 @@ impl Endpoint {
         self.memory.write(self.send_at(slot) + offset, bytes);
     }
 
-    /// Reads from a slot that a message has come to and that is not posted again.
+    /// [`SharedMap::take`] from a slot that a message has come to and that is not posted again.
+    pub fn take(
+        &self,
+        (slot, offset): (usize, usize),
+        length: usize,
+        head: &mut [u8; HEADER_BYTES],
+        body: &mut [u8],
+    ) -> Taken {
+        assert!(offset + length <= self.wanted.slot_bytes, "a range of the slot");
+        self.memory.take(self.receive_at(slot) + offset, length, head, body)
+    }
+
+    /// Reads from such a slot.
     pub fn read(&self, slot: usize, offset: usize, into: &mut [u8]) {
         assert!(offset + into.len() <= self.wanted.slot_bytes, "a range of the slot");
         self.memory.read(self.receive_at(slot) + offset, into);
-    }
-
-    /// [`Endpoint::read`] of a message's payload, and its `payload_sum`.
-    pub fn read_payload(&self, slot: usize, offset: usize, into: &mut [u8]) -> u64 {
-        assert!(offset + into.len() <= self.wanted.slot_bytes, "a range of the slot");
-        self.memory.read_payload(self.receive_at(slot) + offset, into)
     }
 
     /// Ends the queues: error state, so that everything under way comes back, then away. Whether

@@ -80,6 +80,18 @@ impl Context {
         Ok(context)
     }
 
+    /// The same context once more.
+    pub(super) fn again(&self) -> Result<Context, Error> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the device was given by the driver; the out-parameter lives here.
+        let status = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, self.device) };
+        check("keeping a context", status)?;
+        let (device, driver) = (self.device, self.driver);
+        let context = Context { device, context, driver };
+        context.enter()?;
+        Ok(context)
+    }
+
     pub(super) fn device(&self) -> sys::CUdevice {
         self.device
     }

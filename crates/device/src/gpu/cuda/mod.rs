@@ -25,6 +25,7 @@ pub use timeline::{Stamp, Timeline, timeline_tables};
 pub use times::{KernelTime, KernelTimes};
 
 use super::driver::{Address, Driver, Facts, Fill, Graph, Kernel};
+use super::exchange::{Lent, Map};
 use crate::Error;
 use call::{check, failure};
 use context::{Context, Stream, shown};
@@ -34,6 +35,7 @@ use staging::Staging;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
+use std::sync::Arc;
 use timeline::Stamps;
 use times::Clock;
 
@@ -296,6 +298,11 @@ impl Driver for Cuda {
         self.inside("download", from, bytes.len())?;
         self.staging.download(&self.context, &self.main, from.0, bytes)?;
         self.waited()
+    }
+
+    fn lend(&mut self, map: &Arc<Map>) -> Result<Lent, Error> {
+        self.outside_capture("lend")?;
+        peer::lend(&self.context, map)
     }
 
     fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error> {

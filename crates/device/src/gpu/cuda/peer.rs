@@ -1,11 +1,13 @@
 //! Memory of several cards of one host that all of them write: peer access in one process.
 
 use super::super::driver::Address;
-use super::super::exchange::Window;
+use super::super::exchange::{Lent, Map, Window};
 use super::call::{check, failure};
 use super::context::Context;
 use crate::Error;
 use cudarc::driver::sys::{self, CUresult};
+use std::ffi::c_void;
+use std::sync::Arc;
 
 /// A stretch of one card's memory, in the card's primary context.
 pub(crate) struct CardWindow {
@@ -94,4 +96,36 @@ impl Context {
             status => Err(failure("letting a card into another's memory", status)),
         }
     }
+}
+
+/// Memory of the host that a card has been told of; forgotten with this.
+struct Registered {
+    start: usize,
+    context: Context,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: registered by `lend`, forgotten only here; whoever holds this has waited for
+            // the kernels that use it, and the map is dropped afterwards.
+            unsafe { sys::cuMemHostUnregister(self.start as *mut c_void) };
+        }
+    }
+}
+
+/// Lets a card read and write a map of the host.
+pub(super) fn lend(context: &Context, map: &Arc<Map>) -> Result<Lent, Error> {
+    let context = context.again()?;
+    let start: *mut c_void = map.start().cast();
+    let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+    // SAFETY: a context is current; the range is exactly the map, which outlives the registration.
+    let status = unsafe { sys::cuMemHostRegister_v2(start, map.len(), flags) };
+    check("pinning memory that ranks share", status)?;
+    let registered = Registered { start: start as usize, context };
+    let mut address = 0;
+    // SAFETY: the memory was just registered; the out-parameter lives here.
+    let status = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut address, start, 0) };
+    check("asking where the card sees it", status)?;
+    Ok(Lent::new(map.clone(), Address(address), Some(Box::new(registered))))
 }

@@ -5,16 +5,29 @@
 //! one graph. The number of a gate is that of the step's first, which lies in the step's data, and
 //! a place in the step.
 //!
+//! Ranks in processes of their own have their windows in memory of the host: [`apart`] says which,
+//! [`agree`] how they find out what works, [`carrier`] what goes beyond this machine.
+//!
 //! A gate that fails leaves its mark in the card's memory, and the gates after it do nothing. The
 //! mark is looked at before anything is believed that was computed behind a gate ([`look`]): at
 //! every read, and at the end of a step.
 
+mod agree;
+mod apart;
+mod carrier;
+mod map;
+mod peer;
 mod ranks;
 mod rows;
 #[cfg(all(test, feature = "host-driver"))]
 mod tests;
 mod window;
+mod words;
 
+pub use agree::GateRoute;
+pub(super) use apart::{Apart, are_left_out, join_epoch, note};
+pub(crate) use map::{Lent, Map};
+pub use peer::GatePeer;
 pub(super) use ranks::Ranks;
 pub(super) use rows::{share, sum_own};
 pub use window::Peers;
@@ -24,7 +37,7 @@ use super::arguments::GateArgs;
 use super::driver::Address;
 use super::record::Place;
 use super::store::Ask;
-use super::{Gpu, Scratch, small};
+use super::{Gpu, small};
 use crate::{Buffer, Error, Exchange, ExchangeError, GateKind};
 use std::time::Duration;
 
@@ -63,6 +76,13 @@ pub(super) struct Gates {
     sequence: u32,
     /// Kinds of the gates whose fate nobody has looked at, from which number on.
     pending: (u32, Vec<GateKind>),
+    /// Whether rows of a step can go through the windows too.
+    rows: bool,
+}
+
+/// [`crate::Backend::splits_rows`].
+pub(super) fn splits_rows(gpu: &Gpu) -> bool {
+    are_left_out(gpu) || gpu.gates.as_ref().is_some_and(|gates| gates.rows)
 }
 
 /// The step's first number and epoch on the card, and that number here.
@@ -86,7 +106,7 @@ impl Gpu {
         let mut all = vec![0; exchange.ranks()];
         // Opening a card may take longer than a gate.
         exchange.gather(GateKind::Status, &[1], &mut all)?;
-        let tried = self.try_gates();
+        let tried = self.try_gates(TRY_LIMIT);
         let exchange = self.exchange.as_mut().expect("`join` has seen it");
         exchange.gather(GateKind::Status, &[u8::from(tried.is_ok())], &mut all)?;
         if all.contains(&0) {
@@ -117,9 +137,9 @@ impl Gpu {
         exchange.watch(peers.clone());
         let driver = &mut *self.driver;
         let table = driver.alloc(8 * ranks as u64)?;
+        let fate = driver.alloc(4 * (MARK + TIMES) as u64)?;
         let addresses = peers.addresses().flat_map(|address| address.0.to_le_bytes());
         driver.upload(table, &addresses.collect::<Vec<u8>>())?;
-        let fate = driver.alloc(4 * (MARK + TIMES) as u64)?;
         let (sequence, pending) = (0, (0, Vec::new()));
         let peers = peers.clone();
         self.gates = Some(Gates {
@@ -132,51 +152,8 @@ impl Gpu {
             epoch,
             sequence,
             pending,
+            rows: true,
         });
-        Ok(())
-    }
-
-    /// Sends known data through gates of both kinds, and looks at what comes.
-    fn try_gates(&mut self) -> Result<(), Error> {
-        let (rank, ranks) = self.gates.as_ref().map_or((0, 0), |gates| (gates.rank, gates.ranks));
-        let most = CHUNK + 8;
-        let Place::At(x) = self.scratch(Scratch::PartInput, 4 * most)? else {
-            unreachable!("scratch lies in memory that stays")
-        };
-        let value = |rank: usize, turn: usize, at: usize| {
-            let number = (rank * 977 + turn * 131 + at * 7) % 10_007;
-            #[expect(clippy::cast_precision_loss, reason = "below 2^24")]
-            let value = number as f32 * 0.37 - 1000.0;
-            value
-        };
-        for turn in 0..TRIES {
-            let chunked = turn % 4 == 3;
-            let len = if chunked { most } else { 1000 - turn };
-            let mine: Vec<u8> =
-                (0..len).flat_map(|at| value(rank, turn, at).to_le_bytes()).collect();
-            self.driver.upload(x, &mine)?;
-            pass(self, GateKind::Ffn, (x, len), chunked)?;
-            self.flush()?;
-            let mut bytes = vec![0; 4 * len];
-            self.driver.download(x, &mut bytes)?;
-            if let Some((gate, from)) = mark(self)? {
-                return Err(ExchangeError::Late {
-                    rank: from,
-                    waited_ms: milliseconds(TRY_LIMIT),
-                    gate: gate.name(),
-                }
-                .into());
-            }
-            for (at, word) in bytes.as_chunks::<4>().0.iter().enumerate() {
-                let parts: Vec<f32> = (0..ranks).map(|rank| value(rank, turn, at)).collect();
-                let (found, wanted) = (f32::from_le_bytes(*word), ironstar_quant::subtree(&parts));
-                if found.to_bits() != wanted.to_bits() {
-                    let found = format!("{found} at {at} of gate {turn}");
-                    let wanted = wanted.to_string();
-                    return Err(ExchangeError::Wrong { rank, found, wanted }.into());
-                }
-            }
-        }
         Ok(())
     }
 }
@@ -204,6 +181,9 @@ pub(super) fn sum(
     buffer: Buffer,
     len: usize,
 ) -> Result<bool, Error> {
+    if are_left_out(gpu) {
+        return Ok(true);
+    }
     if !enter(gpu)? {
         return Ok(false);
     }
@@ -212,7 +192,7 @@ pub(super) fn sum(
         unreachable!("buffers lie in memory that stays")
     };
     pass(gpu, gate, (x, len), len >= CHUNKS_MIN && len.is_multiple_of(4))?;
-    if let Some(exchange) = &mut gpu.exchange {
+    if let Some(exchange) = gpu.exchange.as_mut().filter(|exchange| !exchange.is_carried()) {
         exchange.passed(gate, 4 * len);
     }
     Ok(true)
@@ -222,6 +202,11 @@ pub(super) fn sum(
 fn enter(gpu: &mut Gpu) -> Result<bool, Error> {
     let (Some(exchange), Some(gates)) = (&gpu.exchange, &mut gpu.gates) else { return Ok(false) };
     let epoch = exchange.epoch();
+    if gates.epoch != epoch && gpu.apart.is_some() {
+        // Windows of processes belong to an epoch: `join_epoch` has not made those of this one.
+        agree::Side::detach(gpu);
+        return Ok(false);
+    }
     if gates.epoch != epoch {
         // Everything of the old epoch has been waited for, since it broke.
         (gates.epoch, gates.sequence, gates.pending) = (epoch, 0, (0, Vec::new()));
@@ -245,6 +230,10 @@ fn pass(
         let len = piece.min(len - start);
         let (now, mut arguments, windows, fate) = next(gpu, gate)?;
         arguments.len = small("sum_ranks", len)?;
+        let sequence = gpu.gates.as_ref().map_or(0, |gates| gates.sequence);
+        if let Some(exchange) = &mut gpu.exchange {
+            exchange.expect(gate, sequence, len, chunked);
+        }
         let x = Place::At(x.offset(4 * start as u64));
         let places = [windows, now, x, fate];
         if chunked {

@@ -2,11 +2,28 @@
 //! others' kernels learn at once that this rank has given up.
 
 use super::Peers;
-use crate::{Exchange, ExchangeError, GateCounts, GateKind};
+use super::carrier::{Boxes, Carrier, Inner, Job};
+use super::map::Map;
+use crate::{Alarm, Error, Exchange, ExchangeError, GateCounts, GateKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often it is looked whether the group still stands.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The exchange of a rank that may have peers.
 pub(in super::super) struct Ranks {
-    inner: Box<dyn Exchange>,
+    /// Dropped before the exchange, which it uses.
+    carrier: Option<Carrier>,
+    sentry: Option<Sentry>,
+    inner: Inner,
+    rank: usize,
+    ranks: usize,
+    epoch: u64,
+    /// What the exchange knows of the epoch.
+    alarm: Option<Arc<dyn Alarm>>,
     /// Dropped behind the exchange, so that who hears of it finds the reason there.
     watch: Option<Watch>,
     /// Gates in the peers' memory.
@@ -15,18 +32,59 @@ pub(in super::super) struct Ranks {
 
 impl Ranks {
     pub fn new(inner: Box<dyn Exchange>) -> Self {
-        Ranks { inner, watch: None, passed: GateCounts::default() }
+        let (rank, ranks, epoch) = (inner.rank(), inner.ranks(), inner.epoch());
+        let (alarm, passed) = (inner.alarm(), GateCounts::default());
+        let (carrier, sentry, watch) = (None, None, None);
+        let inner = Inner::new(inner);
+        Ranks { carrier, sentry, inner, rank, ranks, epoch, alarm, watch, passed }
     }
 
     /// From now on the peers' kernels are told when this rank gives up.
     pub fn watch(&mut self, peers: Peers) {
-        let (rank, epoch) = (self.inner.rank(), self.inner.epoch());
-        self.watch = Some(Watch { peers, rank, epoch });
+        self.watch = Some(Watch { peers, rank: self.rank, epoch: self.epoch });
+    }
+
+    /// From now on the kernels that wait at this window of the rank's own are told when the group
+    /// is broken.
+    pub fn guard(&mut self, window: Arc<Map>) -> Result<(), Error> {
+        let Some(alarm) = self.alarm.clone() else { return Ok(()) };
+        self.sentry = Some(Sentry::start(alarm, window, self.epoch)?);
+        Ok(())
+    }
+
+    /// From now on a thread carries the gates that are told by [`Ranks::expect`].
+    pub(super) fn carry(&mut self, boxes: Boxes, limit: Duration) -> Result<(), Error> {
+        self.carrier = Some(Carrier::start(self.inner.clone(), boxes, limit)?);
+        Ok(())
+    }
+
+    /// Whether a thread carries gates.
+    pub fn is_carried(&self) -> bool {
+        self.carrier.is_some()
+    }
+
+    /// A gate was recorded that a thread will carry, if one does.
+    pub fn expect(&mut self, gate: GateKind, sequence: u32, floats: usize, chunked: bool) {
+        let epoch = u32::try_from(self.epoch).unwrap_or(u32::MAX);
+        if let Some(carrier) = &mut self.carrier {
+            carrier.expect(Job { gate, sequence, epoch, floats, chunked });
+        }
+    }
+
+    /// No peers any more, without giving up.
+    pub fn alone(&mut self) {
+        (self.carrier, self.sentry, self.watch) = (None, None, None);
     }
 
     /// Counts a gate that did not go through the exchange.
     pub fn passed(&mut self, gate: GateKind, bytes: usize) {
         self.passed.count(gate, bytes);
+    }
+
+    /// The exchange, once no gate is under way.
+    fn settled(&self) -> std::sync::MutexGuard<'_, Box<dyn Exchange>> {
+        self.carrier.iter().for_each(Carrier::settle);
+        self.inner.lock()
     }
 }
 
@@ -49,55 +107,117 @@ impl Drop for Watch {
     }
 }
 
+/// A thread that tells this rank's kernels when the group is broken: a process that has died tells
+/// nobody.
+struct Sentry {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sentry {
+    fn start(alarm: Arc<dyn Alarm>, window: Arc<Map>, epoch: u64) -> Result<Sentry, Error> {
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = over.clone();
+        let word = u32::try_from(epoch).unwrap_or(u32::MAX).wrapping_add(1);
+        let look = move || {
+            while !seen.load(Ordering::Acquire) {
+                if alarm.error().is_some() {
+                    window.tell(word);
+                    return;
+                }
+                std::thread::park_timeout(LOOK);
+            }
+        };
+        let thread = std::thread::Builder::new().name("gates-watch".into()).spawn(look);
+        let thread = thread.map_err(|error| Error::Device {
+            device: "this machine".into(),
+            doing: "starting the thread that watches gates",
+            found: error.to_string(),
+            advice: "allow more threads",
+        })?;
+        Ok(Sentry { over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Sentry {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It has nothing to tell.
+            let _ended = thread.join();
+        }
+    }
+}
+
 impl Exchange for Ranks {
     fn rank(&self) -> usize {
-        self.inner.rank()
+        self.rank
     }
 
     fn ranks(&self) -> usize {
-        self.inner.ranks()
+        self.ranks
     }
 
     fn post(&mut self, gate: GateKind, mine: &[u8]) -> Result<(), ExchangeError> {
-        self.inner.post(gate, mine)
+        self.settled().post(gate, mine)
     }
 
     fn wait(&mut self, all: &mut [u8]) -> Result<(), ExchangeError> {
-        self.inner.wait(all)
+        self.settled().wait(all)
+    }
+
+    fn gather(&mut self, gate: GateKind, mine: &[u8], all: &mut [u8]) -> Result<(), ExchangeError> {
+        self.settled().gather(gate, mine, all)
     }
 
     fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), ExchangeError> {
-        self.inner.broadcast(bytes)
+        self.settled().broadcast(bytes)
     }
 
     fn send(&mut self, to: usize, bytes: Vec<u8>) -> Result<(), ExchangeError> {
-        self.inner.send(to, bytes)
+        self.settled().send(to, bytes)
     }
 
     fn receive(&mut self, from: usize) -> Result<Vec<u8>, ExchangeError> {
-        self.inner.receive(from)
+        self.settled().receive(from)
     }
 
     fn abort(&mut self, reason: &str) {
-        self.inner.abort(reason);
+        self.carrier.iter().for_each(Carrier::give_up);
+        match (&self.alarm, &self.carrier) {
+            // The thread may have the exchange, and waits there for others.
+            (Some(alarm), Some(_)) => {
+                alarm.fail(ExchangeError::Aborted { rank: self.rank, reason: reason.into() });
+            }
+            _ => self.inner.lock().abort(reason),
+        }
         self.watch.iter().for_each(Watch::give_up);
     }
 
     fn reform(&mut self) -> Result<u64, ExchangeError> {
         self.watch.iter().for_each(Watch::give_up);
-        let epoch = self.inner.reform()?;
+        (self.carrier, self.sentry) = (None, None);
+        let mut inner = self.inner.lock();
+        let epoch = inner.reform()?;
+        (self.epoch, self.alarm) = (epoch, inner.alarm());
+        drop(inner);
         self.watch.iter_mut().for_each(|watch| watch.epoch = epoch);
         Ok(epoch)
     }
 
     fn epoch(&self) -> u64 {
-        self.inner.epoch()
+        self.epoch
     }
 
     fn counts(&self) -> GateCounts {
-        let mut all = self.inner.counts();
+        let mut all = self.settled().counts();
         all.gates.iter_mut().zip(self.passed.gates).for_each(|(all, own)| *all += own);
         all.bytes.iter_mut().zip(self.passed.bytes).for_each(|(all, own)| *all += own);
         all
+    }
+
+    fn alarm(&self) -> Option<Arc<dyn Alarm>> {
+        self.alarm.clone()
     }
 }

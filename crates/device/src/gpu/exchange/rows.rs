@@ -5,7 +5,7 @@ use super::super::arguments::{GateArgs, RowsArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, check, size, small};
-use super::{CHUNK, CHUNKS, CHUNKS_GROUP, enter, next};
+use super::{CHUNK, CHUNKS, CHUNKS_GROUP, are_left_out, enter, next};
 use crate::{Element, Error, GateKind, RowsOf};
 use std::ops::Range;
 
@@ -54,6 +54,9 @@ fn run(
     starts: &[usize],
     sums: bool,
 ) -> Result<(), Error> {
+    if are_left_out(gpu) {
+        return Ok(());
+    }
     if !enter(gpu)? {
         let found = "rows of several ranks without gates between them".to_owned();
         let wanted = "`Backend::splits_rows` says where they can be shared".to_owned();

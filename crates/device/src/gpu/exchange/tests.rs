@@ -187,7 +187,7 @@ fn half() -> Half {
     let mut group = LocalGroup::whole(2, LONG);
     let _other = group.pop().expect("rank 1");
     let mut gpu = gpu(group.remove(0));
-    gpu.join(&Peers::over(boxed.into()), SHORT).expect("rank 0 of 2");
+    gpu.join(&Peers::of(boxed.into()), SHORT).expect("rank 0 of 2");
     Half { gpu, window, _other }
 }
 

@@ -36,9 +36,8 @@ impl Peers {
         Peers(Arc::new((0..ranks).map(|_| window()).collect()))
     }
 
-    /// Windows that a test holds too.
-    #[cfg(test)]
-    pub(super) fn over(windows: Vec<Box<dyn Window>>) -> Peers {
+    /// Windows that somebody else has made.
+    pub(super) fn of(windows: Vec<Box<dyn Window>>) -> Peers {
         Peers(Arc::new(windows))
     }
 

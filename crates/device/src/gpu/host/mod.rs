@@ -11,6 +11,7 @@ pub use fault::HostFault;
 pub(crate) use memory::Memory;
 
 use super::driver::{Address, Driver, Facts, Graph, Kernel};
+use super::exchange::{Lent, Map};
 use super::text;
 use crate::Error;
 use libloading::Library;
@@ -18,6 +19,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 /// Options of the C++ compiler. Contraction off: a fused multiply-add is written out.
 const OPTIONS: &[&str] = &[
@@ -288,6 +290,10 @@ impl Driver for Host {
             std::ptr::copy_nonoverlapping(from.0 as *const u8, bytes.as_mut_ptr(), bytes.len());
         }
         Ok(())
+    }
+
+    fn lend(&mut self, map: &Arc<Map>) -> Result<Lent, Error> {
+        Ok(Lent::new(map.clone(), Address(map.start() as u64), None))
     }
 
     fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error> {

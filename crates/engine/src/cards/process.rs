@@ -1,0 +1,62 @@
+//! One card of a group whose ranks are processes, on this machine or on several.
+
+use super::{GATE, Room, check_rooms, parts, parts_most};
+use crate::backend::gpu_config;
+use crate::{EngineOptions, Error};
+use ironstar_device::{
+    Backend, CudaConfig, Error as DeviceError, Exchange, GateRoute, Gpu, cuda_devices,
+};
+use ironstar_gguf::Gguf;
+
+/// The card of this process's rank.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessCard {
+    /// Its number; by the rank's number where it is not said, so that ranks of one machine have
+    /// cards of their own as far as there are any.
+    pub device: Option<u32>,
+    /// How its gates may go at most; `None` leaves them out, so that speed is right and every token
+    /// is wrong.
+    pub most: Option<GateRoute>,
+}
+
+impl ProcessCard {
+    /// The card as a rank of the group, and what it will hold of the model, for people. Parts that
+    /// it cannot hold are refused.
+    pub fn open(
+        self,
+        gguf: &Gguf,
+        exchange: Box<dyn Exchange>,
+        options: &EngineOptions,
+    ) -> Result<(Box<dyn Backend>, String), Error> {
+        let (rank, ranks) = (exchange.rank(), exchange.ranks());
+        let all = cuda_devices()?;
+        let index = match self.device {
+            Some(number) => usize::try_from(number).unwrap_or(usize::MAX),
+            None => rank % all.len().max(1),
+        };
+        let Some(card) = all.get(index) else {
+            let found = format!("card {index}");
+            let wanted = format!("one of the {} that the driver sees, counted from 0", all.len());
+            return Err(DeviceError::Unsupported { found, wanted }.into());
+        };
+        let parts = parts(gguf, ranks)?;
+        let part = parts[rank];
+        let (number, name, free) = (card.index, card.name.clone(), card.memory_free);
+        let room = Room { number, name, free };
+        let line = format!(
+            "rank {rank} on card {number} ({}) will hold {} MiB of weights; {} MiB are free",
+            room.name,
+            part >> 20,
+            free >> 20
+        );
+        check_rooms(&[room], &[part], &|ranks| parts_most(gguf, ranks))?;
+        let (device, cache) = (number, options.kernel_cache.clone());
+        let config = CudaConfig { device, cache, ..CudaConfig::default() };
+        let gpu = Gpu::cuda(&config, gpu_config(options))?.with_exchange(exchange);
+        let gpu = match self.most {
+            Some(most) => gpu.with_gates(most, GATE),
+            None => gpu.with_gates_left_out(),
+        };
+        Ok((Box::new(gpu), line))
+    }
+}
