@@ -234,7 +234,8 @@ pub(crate) struct GateArgs {
     pub rank: u32,
     pub ranks: u32,
     pub groups: u32,
-    pub pad: u32,
+    /// 0: a whole gate; 1: this rank's part is sent; 2: the others' are waited for and added.
+    pub leg: u32,
 }
 // SAFETY: repr(C), 8 + 24 bytes.
 unsafe impl Arguments for GateArgs {

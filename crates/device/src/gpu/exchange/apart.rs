@@ -11,9 +11,6 @@ use crate::{Error, Exchange, ExchangeError, GateKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a gate of the self-test may take; the votes behind it wait longer.
-const TRY_LIMIT: Duration = Duration::from_secs(4);
-
 /// What a card's gates with other processes should be, and what they are.
 pub(in crate::gpu) struct Apart {
     most: GateRoute,
@@ -30,7 +27,8 @@ pub(in crate::gpu) struct Apart {
 impl Gpu {
     /// The same with gates inside its graphs where its group's other ranks, each a process with a
     /// card of its own, can have them too: at most by `most`. A gate waits no longer than `limit`.
-    /// They are tried in each new epoch ([`crate::Backend::join_epoch`]).
+    /// They are tried in each new epoch, with half of the time, since the votes behind a try wait
+    /// no longer than a gate ([`crate::Backend::join_epoch`]).
     #[must_use]
     pub fn with_gates(mut self, most: GateRoute, limit: Duration) -> Self {
         let (route, epoch, note, left_out) = (GateRoute::Host, None, None, false);
@@ -103,14 +101,13 @@ impl Side for Gpu {
             GateRoute::Shared => (0..ranks).map(window).collect(),
             _ => (0..ranks).map(|other| window(usize::from(other == rank))).collect(),
         };
-        self.join(&Peers::of(windows), TRY_LIMIT)?;
+        let limit = self.apart.as_ref().map_or(Duration::ZERO, |apart| apart.limit);
+        self.join(&Peers::of(windows), limit / 2)?;
         let exchange = self.exchange.as_mut().expect("`join_epoch` has seen it");
         let own = if route == GateRoute::Shared { rank } else { 1 };
         exchange.guard(lent[own].map().clone())?;
         if route == GateRoute::Carried {
             let (out, inbox) = (lent[0].map().clone(), lent[1].map().clone());
-            // A rank may compute for long between two gates.
-            let limit = self.apart.as_ref().map_or(TRY_LIMIT, |apart| apart.limit);
             exchange.carry(Boxes { out, inbox }, limit)?;
             self.gates.as_mut().expect("`join` has made them").rows = false;
         }
@@ -118,7 +115,8 @@ impl Side for Gpu {
     }
 
     fn attempt(&mut self) -> Result<(), Error> {
-        self.try_gates(TRY_LIMIT)
+        let limit = self.apart.as_ref().map_or(Duration::ZERO, |apart| apart.limit);
+        self.try_gates(limit / 2)
     }
 
     fn detach(&mut self) {

@@ -244,7 +244,16 @@ fn pass(
         } else {
             let units = arguments.len.div_ceil(3);
             let grid = [units.div_ceil(WORDS_GROUP), 1, 1];
-            gpu.launch("gate_words", grid, WORDS_GROUP, &places, &arguments)?;
+            let carried = gpu.exchange.as_ref().is_some_and(Ranks::is_carried);
+            // What is carried goes whole: a group that waits must not keep others from sending.
+            let legs: &[u32] = match carried && grid[0] > gpu.multiprocessors() {
+                true => &[1, 2],
+                false => &[0],
+            };
+            for leg in legs {
+                arguments.leg = *leg;
+                gpu.launch("gate_words", grid, WORDS_GROUP, &places, &arguments)?;
+            }
         }
     }
     Ok(())

@@ -161,8 +161,9 @@ fn damaged_and_missing_parts_end_in_an_error() {
                 }
                 peer
             });
-            let mut gpu = card(group.remove(0), GateRoute::Shared, SHORT);
+            let mut gpu = card(group.remove(0), GateRoute::Shared, LONG);
             gpu.join_epoch().expect("both are there");
+            gpu.gates.as_mut().expect("inside the graph").limit = SHORT;
             let _peer = silent.join().expect("no panic");
             let error = sum_of(&mut gpu, &[1.0, 2.0, 3.0]).expect_err("rank 1 says nothing good");
             let again = gpu.exchange().expect("a rank").post(GateKind::Ffn, &[]);
