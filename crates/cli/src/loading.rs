@@ -105,13 +105,8 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
     .map_err(|error| in_file(&opened.name, from_engine(error)))?;
     engine.meet(ranks::LOADING).map_err(from_engine)?;
     drop(bar);
-    if let Some(note) = engine.gates_note() {
-        ranks::note(&note);
-    }
-    if let Some(note) = engine.backend_note() {
-        // Nothing is lost if nobody reads it.
-        let _ = writeln!(std::io::stderr(), "ironstar: {note}");
-    }
+    let gates = engine.gates_note();
+    gates.iter().map(String::as_str).chain(engine.backend_note()).for_each(ranks::note);
     if let [first, others @ ..] = engine.model().ignored() {
         let _ = writeln!(
             std::io::stderr(),

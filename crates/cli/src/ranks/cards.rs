@@ -71,8 +71,8 @@ fn lead_here(
         None | Some(GateRoute::Shared) => true,
         Some(GateRoute::Host) => false,
         Some(GateRoute::Carried) => {
-            let text = "--gates carried is for a process for each card: add --transport shm, tcp or \
-                        verbs";
+            let text = "--gates carried is for a process for each card: add --transport shm, tcp \
+                        or verbs";
             return Err(Failure::caller(text));
         }
     };

@@ -22,8 +22,12 @@ fn settings() -> Settings {
     settings
 }
 
-fn card(group: Cluster, most: GateRoute) -> Gpu {
-    let gpu = Gpu::host(GpuConfig::default()).expect("a compiler");
+/// A card without a group, whose kernels may have to be compiled first.
+fn host() -> Gpu {
+    Gpu::host(GpuConfig::default()).expect("a compiler")
+}
+
+fn card(gpu: Gpu, group: Cluster, most: GateRoute) -> Gpu {
     let mut gpu = gpu.with_exchange(Box::new(group)).with_gates(most, LIMIT);
     gpu.join_epoch().expect("both are there");
     gpu
@@ -53,8 +57,9 @@ fn child() {
     std::io::stdin().read_line(&mut line).expect("the parent says where");
     let (address, gates) = line.trim().split_once(' ').expect("an address and a number");
     let address = address.parse().expect("the parent writes addresses");
+    let gpu = host();
     let group = Member::new(address, Some(1), Some(2), settings()).and_then(Cluster::join);
-    let mut gpu = card(group.expect("the group forms"), GateRoute::Shared);
+    let mut gpu = card(gpu, group.expect("the group forms"), GateRoute::Shared);
     for gate in 0..gates.parse().expect("a number") {
         sum(&mut gpu, &part(1, gate)).expect("rank 0 is there");
     }
@@ -79,10 +84,11 @@ fn cards_of_processes_sum_and_a_lost_one_is_seen() {
         (GateRoute::Shared, Transport::Tcp, true),
         (GateRoute::Carried, Transport::Tcp, false),
     ] {
+        let gpu = host();
         let here = "127.0.0.1:0".parse().expect("an address");
         let hub = Cluster::bind(here, 2, transport, settings()).expect("a port");
         let mut other = start(&hub.address().to_string(), 4);
-        let mut gpu = card(Cluster::lead(hub).expect("both are there"), most);
+        let mut gpu = card(gpu, Cluster::lead(hub).expect("both are there"), most);
         let note = gpu.gates_note().expect("it was found out");
         assert_eq!(note.contains("memory of this machine"), most == GateRoute::Shared, "{note}");
         for gate in 0..4 {

@@ -76,9 +76,9 @@ impl Map {
         }
         let raw = MmapRaw::map_raw(&file).map_err(io)?;
         let map = Map { raw, file, nonce: offer.nonce };
-        let words = map.name().into_iter().enumerate();
+        let mut words = map.name().into_iter().enumerate();
         let same = |(at, word)| map.word(NAME_AT + at).load(Ordering::Acquire) == word;
-        if map.raw.len() != bytes || !words.map(same).all(|one| one) {
+        if map.raw.len() != bytes || !words.all(same) {
             return Err(wrong(format!("{path} is another machine's, or no window")));
         }
         Ok(map)

@@ -215,7 +215,7 @@ fn gates_that_are_left_out_change_nothing() {
 /// Memory of a process that is gone, of another size, or of somebody else is refused.
 #[test]
 fn windows_that_are_not_offered_are_refused() {
-    let map = Map::new(4096).expect("memory");
+    let map = Map::new(4096).expect("a machine has some memory");
     let offer = map.offer();
     let open = |offer| Map::open(&offer, 4096).map(|_| ()).map_err(|error| error.to_string());
     open(offer).expect("the one that was offered");
@@ -227,6 +227,6 @@ fn windows_that_are_not_offered_are_refused() {
     assert!(error.expect_err("no process").contains("/proc/"));
     let mut wait = Wait::new(Duration::ZERO, &|| true);
     let slot = Slot { ranks: 2, from: 1, sequence: 1, epoch: 0, chunked: false };
-    let whole = Map::new(super::super::window::bytes(2)).expect("memory");
+    let whole = Map::new(super::super::window::bytes(2)).expect("a machine has some memory");
     assert!(!slot.take(&whole, &mut [0; 12], &mut wait), "nothing is there");
 }
