@@ -69,11 +69,13 @@ impl Map {
             return Err(wrong(format!("{} bytes where {bytes} are due", offer.bytes)));
         }
         let io = |error: std::io::Error| wrong(format!("{path}: {error}"));
-        let file = File::options().read(true).write(true).open(&path).map_err(io)?;
-        let found = file.metadata().map_err(io)?.len();
-        if found != offer.bytes {
-            return Err(wrong(format!("{path} has {found} bytes where {bytes} are due")));
+        // Looked at first: opening what is no file may do something.
+        let about = std::fs::metadata(&path).map_err(io)?;
+        if !about.is_file() || about.len() != offer.bytes {
+            let found = about.len();
+            return Err(wrong(format!("{path} has {found} bytes where a file of {bytes} is due")));
         }
+        let file = File::options().read(true).write(true).open(&path).map_err(io)?;
         let raw = MmapRaw::map_raw(&file).map_err(io)?;
         let map = Map { raw, file, nonce: offer.nonce };
         let mut words = map.name().into_iter().enumerate();
