@@ -6,7 +6,7 @@
 //! position and its values, which NumPy loads as it is. A position that was evaluated twice has two
 //! records; the later one counts. A compressed row stands at the position that closes it.
 //!
-//! [`compare`] takes two of them in the order of the pass and says where they part first. What
+//! [`compare()`] takes two of them in the order of the pass and says where they part first. What
 //! follows a position with another token is not compared.
 
 mod compare;
