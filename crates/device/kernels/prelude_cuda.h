@@ -80,7 +80,7 @@ FN int dot4_i8(uint a, uint b, int c)
 }
 #endif
 // Sixteen bytes: `load16` what others read too, `stream16` weights, which nobody reads twice;
-// `put16` stores.
+// `put16` stores. `stream8`: two words of weights.
 struct Words4 {
     uint x, y, z, w;
 };
@@ -111,6 +111,12 @@ FN Words4 load8(const uchar* p)
     uint2 v = *(const uint2*)p;
     Words4 r = {v.x, v.y, 0u, 0u};
     return r;
+}
+FN void stream8(const uchar* p, uint* out)
+{
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(out[0]), "=r"(out[1])
+                 : "l"(p));
 }
 FN void put16(uchar* p, Words4 v) { *(uint4*)p = make_uint4(v.x, v.y, v.z, v.w); }
 // Sixteen bytes that another card writes or reads at the same time, in one access; what was
@@ -191,6 +197,8 @@ FN void copy4(float* to, uint word, const uchar* from)
 #define COPIES_WAIT() asm volatile("cp.async.wait_group 0;" ::: "memory")
 // Waits for all copies but those of so many last ends.
 #define COPIES_WAIT_BUT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+// A word at a byte offset that is a multiple of four.
+FN uint tg_load(const uint* p, uint byte) { return *(const uint*)((const uchar*)p + byte); }
 FN void store16(uint* to, uint word, Words4 v)
 {
     *(uint4*)(to + word) = make_uint4(v.x, v.y, v.z, v.w);
@@ -207,6 +215,12 @@ FN void load_floats(float* out, const float* from, uint at)
 FN void load_two(float* out, const float* from, uint at)
 {
     float2 v = *(const float2*)(from + at);
+    out[0] = v.x;
+    out[1] = v.y;
+}
+FN void load_two(uint* out, const uint* from, uint at)
+{
+    uint2 v = *(const uint2*)(from + at);
     out[0] = v.x;
     out[1] = v.y;
 }

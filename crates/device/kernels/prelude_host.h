@@ -255,6 +255,11 @@ FN Words4 load8(const uchar* p)
 }
 FN Words4 stream16(const uchar* p) { return load16(p); }
 FN void fetch_far(const uchar*, uint) {}
+FN void stream8(const uchar* p, uint* out)
+{
+    if (((size_t)p & 7u) != 0u) __builtin_trap();
+    std::memcpy(out, p, 8);
+}
 FN void put16(uchar* p, Words4 v)
 {
     if (((size_t)p & 15u) != 0u) __builtin_trap();
@@ -351,6 +356,12 @@ static inline void host_copy(host::Shared<T> to, uint word, const uchar* from)
 #define COPIES_END()
 #define COPIES_WAIT()
 #define COPIES_WAIT_BUT(n)
+// A word at a byte offset that is a multiple of four.
+FN uint tg_load(host::Shared<uint> p, uint byte)
+{
+    if (byte % 4u != 0u) __builtin_trap();
+    return p[byte / 4u];
+}
 FN void store16(host::Shared<uint> to, uint word, Words4 v)
 {
     if (word % 4u != 0u) __builtin_trap();
@@ -366,6 +377,11 @@ FN void load_floats(float* out, host::Shared<float> from, uint at)
     for (uint i = 0u; i < 4u; ++i) out[i] = from[at + i];
 }
 FN void load_two(float* out, host::Shared<float> from, uint at)
+{
+    if (at % 2u != 0u) __builtin_trap();
+    for (uint i = 0u; i < 2u; ++i) out[i] = from[at + i];
+}
+FN void load_two(uint* out, host::Shared<uint> from, uint at)
 {
     if (at % 2u != 0u) __builtin_trap();
     for (uint i = 0u; i < 2u; ++i) out[i] = from[at + i];

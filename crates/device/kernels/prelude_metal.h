@@ -72,6 +72,12 @@ FN Words4 load16(const device uchar* p)
 }
 FN Words4 stream16(const device uchar* p) { return load16(p); }
 FN void fetch_far(const device uchar*, uint) {}
+FN void stream8(const device uchar* p, thread uint* out)
+{
+    const device uint* from = (const device uint*)p;
+    out[0] = from[0];
+    out[1] = from[1];
+}
 FN void put16(device uchar* p, Words4 v)
 {
     uint4 w;
@@ -154,6 +160,8 @@ COPY(copy8, uint, 2u)
 COPY(copy4, float, 1u)
 #define COPIES_END()
 #define COPIES_WAIT()
+// A word at a byte offset that is a multiple of four.
+FN uint tg_load(threadgroup const uint* p, uint byte) { return p[byte / 4u]; }
 FN void store16(threadgroup uint* to, uint word, Words4 v)
 {
     to[word] = v.x;
@@ -169,6 +177,11 @@ FN void load_floats(thread float* out, threadgroup float* from, uint at)
 FN void load_two(thread float* out, threadgroup float* from, uint at)
 {
     for (uint i = 0u; i < 2u; ++i) out[i] = from[at + i];
+}
+FN void load_two(thread uint* out, threadgroup const uint* from, uint at)
+{
+    out[0] = from[at];
+    out[1] = from[at + 1];
 }
 FN void store_floats(threadgroup float* to, uint at, thread const float* v)
 {

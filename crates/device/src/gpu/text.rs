@@ -29,10 +29,12 @@ const FILES: &[(&str, &str)] = &[
     ("fast/choose.k", include_str!("../../kernels/fast/choose.k")),
     ("fast/decode.k", include_str!("../../kernels/fast/decode.k")),
     ("fast/few.k", include_str!("../../kernels/fast/few.k")),
+    ("fast/few_tiles.k", include_str!("../../kernels/fast/few_tiles.k")),
     ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
     ("fast/small.k", include_str!("../../kernels/fast/small.k")),
     ("fast/staged.k", include_str!("../../kernels/fast/staged.k")),
     ("fast/streams.k", include_str!("../../kernels/fast/streams.k")),
+    ("fast/top_experts.k", include_str!("../../kernels/fast/top_experts.k")),
 ];
 
 /// Bytes of the pools (`POOL`) of the kernels that have one.
@@ -43,12 +45,14 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("attend_few_mix_long", 108_800),
     ("decode_f16_short", 25_856),
     ("decode_bf16_short", 25_856),
+    ("chosen_iq2_xxs", 65_536),
     ("few_q4_0", 43_520),
     ("few_q8_0", 43_520),
     ("few_mxfp4", 43_520),
     ("few_q2_k", 43_520),
     ("few_q4_k", 43_520),
     ("few_iq2_xxs", 43_520),
+    ("few_tiles_q8_0", 188_416),
     ("big_q8_0", 90_384),
     ("big_q2_k", 90_384),
     ("big_q4_k", 90_384),

@@ -84,6 +84,9 @@ fn some_rows_at_once() {
     let cases = [
         Case { columns: 2304, rows: [37, 5], groups: 1 },
         Case { columns: 512, rows: [40, 0], groups: 2 },
+        // Shapes for matrix units.
+        Case { columns: 1024, rows: [37, 70], groups: 1 },
+        Case { columns: 2048, rows: [40, 0], groups: 2 },
     ];
     let others = GpuConfig { disabled: Shortcuts::FEW, ..GpuConfig::default() };
     for info in FORMATS.iter().filter(|info| info.encode.is_some()) {

@@ -135,6 +135,26 @@ pub(super) enum Staged {
     Normed { x: Place, weight: Place, eps: f32 },
 }
 
+impl Staged {
+    /// Puts what is read where kernels look for it; what a norm makes is not theirs to settle.
+    pub fn put(self, places: &mut [Place; 13], arguments: &mut ProductArgs) {
+        match self {
+            Staged::Activated { gate, up, gains, limit } => {
+                places[8..10].copy_from_slice(&[gate, up]);
+                places[11] = gains.unwrap_or(Place::NONE);
+                arguments.source = if gains.is_some() { 2 } else { 1 };
+                arguments.bound = limit;
+            }
+            Staged::Plain { x } => places[8] = x,
+            Staged::Normed { x, weight, eps } => {
+                places[8] = x;
+                places[11] = weight;
+                arguments.bound = eps;
+            }
+        }
+    }
+}
+
 fn staged_kernel(format: Format) -> Option<&'static str> {
     match format {
         Format::Q8_0 => Some("staged_q8_0"),
@@ -209,22 +229,11 @@ pub(super) fn launch_staged(
     arguments: &mut ProductArgs,
 ) -> Result<(), Error> {
     let mut groups = plan.groups;
+    staged.put(&mut places, arguments);
     let name = match staged {
-        Staged::Activated { gate, up, gains, limit } => {
-            places[8..10].copy_from_slice(&[gate, up]);
-            places[11] = gains.unwrap_or(Place::NONE);
-            arguments.source = if gains.is_some() { 2 } else { 1 };
-            arguments.bound = limit;
-            staged_kernel(format).expect("`stages` asked for the same")
-        }
-        Staged::Plain { x } => {
-            places[8] = x;
-            "floats_q8_0"
-        }
-        Staged::Normed { x, weight, eps } => {
-            places[8] = x;
-            places[11] = weight;
-            arguments.bound = eps;
+        Staged::Activated { .. } => staged_kernel(format).expect("`stages` asked for the same"),
+        Staged::Plain { .. } => "floats_q8_0",
+        Staged::Normed { x, .. } => {
             gpu.take_along(x);
             // Key rows are made meanwhile, and shall not wait for a place.
             groups -= groups / 4;

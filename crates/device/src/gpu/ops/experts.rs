@@ -6,7 +6,7 @@ use super::super::store::Ask;
 use super::super::{Gpu, Scratch, Shortcuts, Weights, check, size, small};
 use super::decode::{self, Staged};
 use super::products::{INPUTS, Input, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
-use super::{GROUP, ROW_GROUP, SIMDGROUPS, big, few};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS, big, chosen, few};
 use crate::{Cells, Error, Experts, Ffn, Matrix, Route, RouteBy};
 use ironstar_quant::Activation;
 
@@ -98,6 +98,17 @@ struct Matrices<'a> {
     ways: usize,
 }
 
+/// Gate, up, inner, scales of inner and the result of the shared expert, and of the chosen ones.
+const SHARED: [Scratch; 5] = [
+    Scratch::SharedGate,
+    Scratch::SharedUp,
+    Scratch::SharedInner,
+    Scratch::SharedInnerScales,
+    Scratch::Shards,
+];
+const ROUTED: [Scratch; 5] =
+    [Scratch::Gate, Scratch::Up, Scratch::Inner, Scratch::InnerScales, Scratch::Halves];
+
 /// One FFN over its slots: what its steps share.
 struct Half<'a> {
     matrices: Matrices<'a>,
@@ -106,29 +117,22 @@ struct Half<'a> {
     stacked: Option<Stacked>,
     /// Weight of each slot.
     gains: Option<Place>,
-    /// Gate, up, inner, scales of inner, result.
     scratch: [Scratch; 5],
     /// 2: halves, 8: shards; of the last matrix as kernels see it.
     planes_out: u32,
 }
 
 impl Half<'_> {
-    /// Gate and up, the activation, and down into planes.
-    fn run(
+    /// What the products of this FFN share.
+    fn product_of<'p>(
         &self,
-        gpu: &mut Gpu,
-        inputs: &mut Inputs,
-        x: Place,
-        shape: [usize; 2],
-        limit: f32,
-    ) -> Result<Place, Error> {
-        let operation = "experts";
-        let Matrices { ffn, weights, down, .. } = self.matrices;
-        let inner = ffn.gate.rows;
-        let gate = gpu.scratch(self.scratch[0], size(&[self.slots, inner, 4]))?;
-        let up = gpu.scratch(self.scratch[1], size(&[self.slots, inner, 4]))?;
-        let product_of = |outputs, x, per_row, planes_out| Product {
-            operation,
+        outputs: &'p [(Matrix, Place)],
+        x: Input,
+        per_row: usize,
+        planes_out: u32,
+    ) -> Product<'p> {
+        Product {
+            operation: "experts",
             outputs,
             x,
             slots: self.slots,
@@ -136,32 +140,54 @@ impl Half<'_> {
             planes_out,
             per_row,
             stacked: self.stacked,
-        };
+        }
+    }
+
+    /// Gate and up.
+    fn open(
+        &self,
+        gpu: &mut Gpu,
+        inputs: &mut Inputs,
+        x: Place,
+        shape: [usize; 2],
+    ) -> Result<[Place; 2], Error> {
+        let Matrices { ffn, weights, .. } = self.matrices;
+        let inner = ffn.gate.rows;
+        let gate = gpu.scratch(self.scratch[0], size(&[self.slots, inner, 4]))?;
+        let up = gpu.scratch(self.scratch[1], size(&[self.slots, inner, 4]))?;
         let outputs = [(ffn.gate, gate), (ffn.up, up)];
         let activations = [weights[0].activation(), weights[1].activation()];
         if activations[0] == activations[1] {
             let x = Input::Made(inputs.get(gpu, activations[0], x, shape)?);
-            product(gpu, &product_of(&outputs, x, self.per_row, 1))?;
+            product(gpu, &self.product_of(&outputs, x, self.per_row, 1))?;
         } else {
             for (output, activation) in outputs.chunks(1).zip(activations) {
                 let x = Input::Made(inputs.get(gpu, activation, x, shape)?);
-                product(gpu, &product_of(output, x, self.per_row, 1))?;
+                product(gpu, &self.product_of(output, x, self.per_row, 1))?;
             }
         }
+        Ok([gate, up])
+    }
+
+    /// The activation of gate and up, and down into planes.
+    fn close(&self, gpu: &mut Gpu, [gate, up]: [Place; 2], limit: f32) -> Result<Place, Error> {
+        let operation = "experts";
+        let Matrices { ffn, down, ways, .. } = self.matrices;
         let planes = self.planes_out as usize;
         let out = gpu.scratch(self.scratch[4], size(&[self.slots, planes, down.rows, 4]))?;
-        let outputs = [(down, out)];
-        let whole = gpu.rows.len() == 1 && self.matrices.ways == 1;
-        let staged = whole && decode::stages(gpu, operation, down)?;
+        let rows = gpu.rows.len();
+        let whole = rows == 1 && ways == 1;
+        let alone = self.stacked.is_some() && chosen::stages(gpu, operation, down, rows)?;
+        let staged = ways == 1 && (alone || (whole && decode::stages(gpu, operation, down)?));
         if whole && !staged && self.gains.is_some() {
             let why = || format!("down is {:?}, or it is disabled", down.format);
             gpu.goes_without(Shortcuts::STAGED, operation, why)?;
         }
         let x = match staged {
             true => Input::Staged(Staged::Activated { gate, up, gains: self.gains, limit }),
-            false => Input::Made(self.activate(gpu, [gate, up], inner, limit)?),
+            false => Input::Made(self.activate(gpu, [gate, up], ffn.gate.rows, limit)?),
         };
-        product(gpu, &product_of(&outputs, x, 1, self.planes_out))?;
+        product(gpu, &self.product_of(&[(down, out)], x, 1, self.planes_out))?;
         Ok(out)
     }
 
@@ -240,11 +266,11 @@ fn sorted(
     ids: Place,
     [n, slots, stack]: [usize; 3],
 ) -> Result<Option<Sorted>, Error> {
-    if n == 1 {
+    let matrices = [0, 1, 2].map(|i| (routed[i].format(), columns[i]));
+    if n == 1 || matrices.iter().all(|matrix| chosen::takes(gpu, *matrix, n).is_some()) {
         return Ok(None);
     }
     let integer = routed.iter().all(|weights| weights.activation() != Activation::F32);
-    let matrices = [0, 1, 2].map(|i| (routed[i].format(), columns[i]));
     let few = few::experts(gpu, matrices, [n, slots]);
     if n <= few::ROWS_MAX && !few {
         let why = || format!("experts of {:?}, or it is disabled", matrices.map(|m| m.0));
@@ -295,38 +321,30 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts, cells: Cells) -> Res
     let columns = [d, d, routed.down.columns];
     let sorted = sorted(gpu, &routed.weights, columns, local, [n, slots, stack])?;
     let mut inputs = Inputs::default();
-    let half = Half {
+    let shared = Half {
         matrices: shared,
         slots: n,
         per_row: 1,
         stacked: None,
         gains: None,
-        scratch: [
-            Scratch::SharedGate,
-            Scratch::SharedUp,
-            Scratch::SharedInner,
-            Scratch::SharedInnerScales,
-            Scratch::Shards,
-        ],
+        scratch: SHARED,
         planes_out: 8,
     };
-    let shards = gpu.beside(|gpu| half.run(gpu, &mut inputs, x, [n, d], a.limit))?;
-    let half = Half {
+    let routed = Half {
         matrices: routed,
         slots,
         per_row: a.top_k,
         stacked: Some(Stacked { ids: local, sorted }),
         gains: Some(weights),
-        scratch: [
-            Scratch::Gate,
-            Scratch::Up,
-            Scratch::Inner,
-            Scratch::InnerScales,
-            Scratch::Halves,
-        ],
+        scratch: ROUTED,
         planes_out: 2,
     };
-    let halves = half.run(gpu, &mut inputs, x, [n, d], a.limit)?;
+    let shape = [n, d];
+    let opened = gpu.beside(|gpu| shared.open(gpu, &mut inputs, x, shape))?;
+    let inner = routed.open(gpu, &mut inputs, x, shape)?;
+    // Groups of a product that only wait would keep those of gate and up out.
+    let shards = gpu.behind(|gpu| shared.close(gpu, opened, a.limit))?;
+    let halves = routed.close(gpu, inner, a.limit)?;
     add_cells(gpu, [ids, halves, shards, out], cells, [d, a.top_k])
 }
 

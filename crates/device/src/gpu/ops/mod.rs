@@ -3,6 +3,7 @@
 
 pub(super) mod attention;
 mod big;
+mod chosen;
 pub(super) mod compressor;
 mod decode;
 pub(super) mod draw;

@@ -4,7 +4,7 @@ use super::super::arguments::{ProductArgs, QuantiseArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
-use super::{GROUP, SIMDGROUPS, decode, few};
+use super::{GROUP, SIMDGROUPS, chosen, decode, few};
 use crate::{Error, Matrix, Project, ProjectGrouped};
 use ironstar_quant::{Activation, Format};
 
@@ -229,8 +229,9 @@ fn launch(
         places[2 * index] = Place::At(weights.address);
         places[2 * index + 1] = *out;
     }
-    if let Some(Stacked { ids, .. }) = p.stacked {
-        places[10] = ids;
+    places[10] = p.stacked.map_or(Place::NONE, |stacked| stacked.ids);
+    if launch_chosen(gpu, p, (format, first.columns), &mut places, &mut arguments)? {
+        return Ok(());
     }
     let made = match p.x {
         Input::Made(made) => made,
@@ -288,6 +289,25 @@ fn large(
     }
 }
 
+/// Launches a kernel that takes one slot of chosen experts after the other, if there is one.
+fn launch_chosen(
+    gpu: &mut Gpu,
+    p: &Product<'_>,
+    matrix: (Format, usize),
+    places: &mut [Place; 2 * MATRICES + 5],
+    arguments: &mut ProductArgs,
+) -> Result<bool, Error> {
+    let name = p.stacked.and_then(|_| chosen::takes(gpu, matrix, gpu.rows.len()));
+    let Some(name) = name else { return Ok(false) };
+    match (p.x, chosen::activates(name)) {
+        (Input::Staged(staged), true) => staged.put(places, arguments),
+        (Input::Made(made), false) => places[8..10].copy_from_slice(&made),
+        _ => return Ok(false),
+    }
+    chosen::launch(gpu, name, &places[..], arguments)?;
+    Ok(true)
+}
+
 /// Launches a kernel for two to some rows, if there is one for them.
 fn launch_few(
     gpu: &mut Gpu,
@@ -296,6 +316,11 @@ fn launch_few(
     places: &mut [Place; 2 * MATRICES + 5],
     arguments: &mut ProductArgs,
 ) -> Result<bool, Error> {
+    let plain = p.stacked.is_none() && (2..=few::ROWS_MAX).contains(&p.slots);
+    if let Some(plan) = few::tiles(gpu, format, arguments).filter(|_| plain) {
+        few::launch_tiles(gpu, &plan, &places[..], arguments)?;
+        return Ok(true);
+    }
     let tiles = match p.stacked {
         None => (2..=few::ROWS_MAX).contains(&p.slots).then(|| p.slots.div_ceil(few::SLOTS)),
         Some(Stacked { sorted, .. }) => {

@@ -1,0 +1,94 @@
+//! Chosen experts, a slot after the other (`fast/top_experts.k`), have the bits of the CPU, on the
+//! host driver: rows of several answers, experts that several of them chose, matrices of other
+//! formats beside them, and rows that are no whole sets.
+
+use crate::common::{Bench, Numbers, bits, encode};
+use ironstar_device::*;
+use ironstar_quant::Format;
+use std::sync::Arc;
+
+struct Case {
+    rows: usize,
+    d: usize,
+    inner: usize,
+    gate: Format,
+    down: Format,
+}
+
+const STACK: usize = 3;
+const TOP_K: usize = 2;
+
+/// Blocks of random bytes, with halves of a usual size where the format has floats.
+fn blocks(numbers: &mut Numbers, format: Format, elements: usize) -> Arc<Vec<u8>> {
+    let info = format.info();
+    let halves: &[usize] = match format {
+        Format::Iq2Xxs => &[0],
+        Format::Q2K => &[80, 82],
+        Format::Q4K => &[0, 2],
+        _ => return encode(format, &numbers.floats(elements, 0.2)),
+    };
+    let mut bytes = vec![0u8; elements / info.block_elements * info.block_bytes];
+    for word in bytes.chunks_mut(8) {
+        let own = numbers.next().to_le_bytes();
+        word.copy_from_slice(&own[..word.len()]);
+    }
+    for block in bytes.chunks_mut(info.block_bytes) {
+        for at in halves {
+            // From 2^-9 to 2^-8, of either sign.
+            block[at + 1] = 0x18 | (block[at + 1] & 0x83);
+        }
+    }
+    Arc::new(bytes)
+}
+
+fn experts_of(mut bench: Bench, case: &Case) -> Vec<u32> {
+    let Case { rows, d, inner, gate, down } = *case;
+    let mut numbers = Numbers(41);
+    bench.cpu.begin(&Step::single(&vec![0; rows], 0)).expect("a step");
+    let mut ffn = |stack: usize, inner: usize, [gate, down]: [Format; 2]| {
+        let mut matrix = |format, rows: usize, columns: usize| {
+            let bytes = blocks(&mut numbers, format, stack * rows * columns);
+            bench.encoded(format, [stack, rows, columns], bytes)
+        };
+        Ffn {
+            gate: matrix(gate, inner, d),
+            up: matrix(gate, inner, d),
+            down: matrix(down, d, inner),
+        }
+    };
+    let routed = ffn(STACK, inner, [gate, down]);
+    let shared = ffn(1, 32, [gate, Format::F32]);
+    let x = bench.floats(&numbers.floats(rows * d, 1.0));
+    let ids: Vec<u32> = (0..rows).flat_map(|row| [[0, 2], [1, 2]][row % 2]).collect();
+    let weights = bench.floats(&numbers.floats(rows * TOP_K, 1.0));
+    let (ids, out) = (bench.ids(&ids), bench.zeros(rows * d));
+    let a = Experts { x, routed, shared, ids, weights, top_k: TOP_K, limit: 7.0, out };
+    bench.cpu.experts(&a).expect("fits");
+    bits(&bench.read(out))
+}
+
+#[test]
+fn slots_of_chosen_experts() {
+    let others =
+        GpuConfig { disabled: Shortcuts::FEW.with(Shortcuts::STAGED), ..GpuConfig::default() };
+    let case = |rows, d, inner, gate, down| Case { rows, d, inner, gate, down };
+    let cases = [
+        case(1, 4096, 256, Format::Iq2Xxs, Format::Q4K),
+        case(5, 4096, 256, Format::Iq2Xxs, Format::Q4K),
+        case(1, 256, 2048, Format::Iq2Xxs, Format::Q2K),
+        case(2, 4096, 256, Format::Q4K, Format::Iq2Xxs),
+        case(3, 256, 2048, Format::Iq2Xxs, Format::Q4K),
+        // Sets of rows that are not whole.
+        case(3, 38, 2048, Format::F32, Format::Q2K),
+        // All of a step's matrices: slots are not sorted.
+        case(2, 4096, 2048, Format::Iq2Xxs, Format::Q2K),
+    ];
+    for (index, case) in cases.iter().enumerate() {
+        let found = experts_of(Bench::gpu(), case);
+        assert!(found == experts_of(Bench::scalar(), case), "case {index}");
+        if case.d < 4096 || case.inner < 2048 {
+            let other = experts_of(Bench::gpu_with(others), case);
+            assert!(found == other, "case {index}, other kernels");
+        }
+    }
+}
