@@ -158,8 +158,13 @@ fn the_table_is_the_text() {
                 rest.split("GRID_ARGS").next().expect("never empty").to_owned()
             }
         };
-        let macros =
-            ["DECODE_BUFFERS", "SHARDS_BUFFERS", "POST_SHARDS_BUFFERS", "ATTEND_MIX_BUFFERS"];
+        let macros = [
+            "DECODE_BUFFERS",
+            "PRODUCT_BUFFERS",
+            "SHARDS_BUFFERS",
+            "POST_SHARDS_BUFFERS",
+            "ATTEND_MIX_BUFFERS",
+        ];
         let buffers = macros.into_iter().rfind(|own| parameters.starts_with(own));
         let parameters = match buffers {
             Some(own) => {
