@@ -311,11 +311,7 @@ impl Link for MpiLink {
     ) -> Result<Option<Taken>, LinkError> {
         let next = self.next_slot();
         let Some((at, length)) = self.kept(next)? else { return Ok(None) };
-        let mut taken = Taken { length, payload_sum: 0 };
-        if length == HEADER_BYTES + body.len() {
-            self.room.map().read(at, head);
-            taken.payload_sum = self.room.map().read_payload(at + HEADER_BYTES, body);
-        }
+        let taken = self.room.map().take(at, length, head, body);
         self.free()?;
         Ok(Some(taken))
     }
