@@ -5,6 +5,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
 mod arm;
+mod cards;
 mod ci;
 mod clients;
 mod fuzz;
@@ -40,6 +41,8 @@ cargo xtask verbs-check [--prefix DIR]
     Our structures of libibverbs against its header, and its pingpong programs on our fake of it.
 cargo xtask mpi-check
     Links over MPI through their suite, and two ranks of the nano model by mpirun; installs it.
+cargo xtask cards
+    A script that measures everything of several cards of one host; it is run where they are.
 cargo xtask arm
     The processor backend's tests for Arm, under an emulator.
 cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N] [--prefill N]
@@ -76,6 +79,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["verbs-check", "--prefix", folder] => {
             verbs_check::run(&root, Some(&PathBuf::from(folder)))
         }
+        ["cards"] => cards::run(),
         ["mpi-check"] => mpi_check::run(&root),
         ["arm"] => arm::run(&root),
         ["peer-bench", rest @ ..] => peer_bench::run(&root, rest),

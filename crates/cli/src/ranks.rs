@@ -60,12 +60,15 @@ pub fn lead(
 
 /// Refuses what only cards can do.
 fn no_peer(flags: &Ranks) -> Result<(), Failure> {
-    if flags.transport != Some(Carrier::Peer) {
-        return Ok(());
-    }
-    let text = "--transport peer is for cards that one process drives and that share every layer: \
-                add --backend cuda and --ranks N";
-    Err(Failure::caller(text))
+    let name = match flags.transport {
+        Some(Carrier::Peer) => "peer",
+        Some(Carrier::Nccl) => "nccl",
+        Some(Carrier::Transport(_)) | None => return Ok(()),
+    };
+    Err(Failure::caller(format!(
+        "--transport {name} is for cards that one process drives and that share every layer: add \
+         --backend cuda and --ranks N"
+    )))
 }
 
 /// Refuses flags of ranks that are cards.
@@ -120,13 +123,20 @@ pub fn lead_pipeline(
     no_cards(&flags.ranks)?;
     let stages = stages(opened, group.ranks, layers)?;
     let plans = stage_plans(opened, &stages)?;
-    if group.listen.is_none() {
+    // What does not fit a card its node refuses.
+    let on_cards = flags.backend == BackendName::Cuda;
+    if group.listen.is_none() && !on_cards {
         check_memory(plans.iter())?;
     }
     for (node, plan) in plans.iter().enumerate() {
         let range = stages.range(node);
         let machine = group.machines.get(node).and_then(Option::as_deref);
-        let machine = machine.map(|machine| format!(" at {machine}")).unwrap_or_default();
+        let card = (on_cards && group.listen.is_none()).then(|| cards::of_node(node));
+        let machine = match (machine, card) {
+            (Some(machine), _) => format!(" at {machine}"),
+            (None, Some(card)) => format!(" on card {card}"),
+            (None, None) => String::new(),
+        };
         note(&format!(
             "node {node}{machine}: layers {} to {}, {} MiB of weights",
             range.start,

@@ -35,7 +35,7 @@ pub use gpu::cuda::{
     cuda_read_bandwidth, timeline_tables,
 };
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
-pub use gpu::{GatePeer, GateRoute, Gpu, GpuConfig, GpuCounters, Peers, Shortcuts};
+pub use gpu::{GatePeer, GateRoute, Gpu, GpuConfig, GpuCounters, Nccl, Peers, Shortcuts};
 pub use handles::{Arena, Buffer, Element, Matrix, Rope, SharedBytes};
 pub use memory::{HostMemory, host_memory};
 pub use sample::{
@@ -261,9 +261,14 @@ pub trait Backend: Send {
     fn compress(&mut self, a: &Compress<'_>) -> Result<(), Error>;
     /// Chooses the compressed rows that each row of the step may attend to.
     fn index_select(&mut self, a: &IndexSelect<'_>) -> Result<(), Error>;
-    /// Whether [`Backend::index_best`] can be called.
+    /// Whether ranks can score a part of the rows each, by one of the next two.
     fn splits_index(&self) -> bool {
         false
+    }
+    /// Where the devices of all ranks meet by themselves: [`Backend::index_select`], each scoring a
+    /// run of the rows, and true.
+    fn index_together(&mut self, _a: &IndexSelect<'_>) -> Result<bool, Error> {
+        Ok(false)
     }
     /// [`Backend::index_select`] over a run of each span's compressed rows, for ranks that score a
     /// part each: `best[n, top_k]` becomes a key for each of the best rows of the run, in any

@@ -2,7 +2,7 @@
 //! answer however a prompt is cut, and how fast it reads and answers, kernel by kernel.
 //!
 //! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]
-//! [--timeline] [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates]]
+//! [--timeline] [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates | --nccl]]
 //! [--disable SHORTCUT]... [--sessions N] [--depths A,B,...] [--oracle FOLDER]
 //! [--drafter FILE]`
 //!
@@ -18,6 +18,7 @@ use ironstar_device::{
 };
 use ironstar_engine::{
     BackendChoice, CancelFlag, Cards, DrafterChoice, Engine, EngineOptions, OpenFiles, Session,
+    SumsBy,
 };
 use ironstar_gguf::Gguf;
 use std::error::Error;
@@ -43,6 +44,7 @@ struct Words {
     ranks: usize,
     devices: Vec<u32>,
     host_gates: bool,
+    nccl: bool,
     sessions: usize,
     depths: Vec<usize>,
     oracle: Option<PathBuf>,
@@ -82,6 +84,7 @@ fn words() -> Outcome<Words> {
         ranks: devices.len(),
         devices,
         host_gates: has("--host-gates"),
+        nccl: has("--nccl"),
         sessions: number("--sessions", 0)?,
         depths,
         oracle: word("--oracle").map(PathBuf::from),
@@ -200,12 +203,21 @@ fn cards(
     options: &EngineOptions,
     times: Option<KernelTimes>,
 ) -> Outcome<Box<dyn Backend>> {
-    let cards = Cards::cuda_timed(&words.devices, options, !words.host_gates, times)?;
-    for line in cards.plan_lines(gguf)? {
+    let by = match (words.host_gates, words.nccl) {
+        (true, _) => SumsBy::Host,
+        (false, true) => SumsBy::Nccl,
+        (false, false) => SumsBy::Peer,
+    };
+    let cards = Cards::cuda_timed(&words.devices, options, by, times)?;
+    let drafter = words.drafter.as_deref().map(Gguf::open).transpose()?;
+    for line in cards.plan_lines(gguf, drafter.as_ref())? {
         println!("{line}");
     }
-    let path = words.model.clone();
-    let open: Arc<OpenFiles> = Arc::new(move || Ok((Gguf::open(&path)?, None)));
+    let (path, drafter) = (words.model.clone(), words.drafter.clone());
+    let open: Arc<OpenFiles> = Arc::new(move || {
+        let drafter = drafter.as_deref().map(Gguf::open).transpose()?;
+        Ok((Gguf::open(&path)?, drafter))
+    });
     Ok(cards.lead(&open, options, &mut |note| println!("note: {note}"))?)
 }
 

@@ -16,7 +16,7 @@ pub enum BackendChoice {
     Auto,
     /// The processor.
     Cpu,
-    /// The first NVIDIA card.
+    /// An NVIDIA card ([`EngineOptions::card`]).
     Cuda,
 }
 
@@ -71,8 +71,9 @@ pub(crate) fn open(options: &EngineOptions, need: Need) -> Result<Opened, Error>
         BackendChoice::Cuda => cuda_devices()?,
         BackendChoice::Auto => cuda_devices().unwrap_or_default(),
     };
+    let device = usize::try_from(options.card).ok().and_then(|card| devices.get(card));
     let on_card = || Ok(Opened { backend: cuda(options)?, note: None });
-    match (options.backend, devices.first()) {
+    match (options.backend, device) {
         (BackendChoice::Auto, None) => cpu(options, need),
         (BackendChoice::Auto, Some(device)) => {
             room(device, need).and_then(|()| on_card()).or_else(|error| {
@@ -154,7 +155,8 @@ pub(crate) fn gpu_config(options: &EngineOptions) -> GpuConfig {
 }
 
 fn cuda(options: &EngineOptions) -> Result<Box<dyn Backend>, Error> {
-    let device = CudaConfig { cache: options.kernel_cache.clone(), ..CudaConfig::default() };
+    let (device, cache) = (options.card, options.kernel_cache.clone());
+    let device = CudaConfig { device, cache, ..CudaConfig::default() };
     let config = gpu_config(options);
     Ok(Box::new(Gpu::cuda(&device, config)?))
 }
@@ -164,14 +166,14 @@ fn room(device: &CudaDevice, need: Need) -> Result<(), Error> {
     fits(&device.name, need.card, device.memory_free)
 }
 
-fn fits(name: &str, bytes: u64, free: u64) -> Result<(), Error> {
+pub(crate) fn fits(name: &str, bytes: u64, free: u64) -> Result<(), Error> {
     if bytes <= free {
         return Ok(());
     }
     let found = format!("{name}, of which {} are free,", gib(free));
     let wanted = format!(
-        "the model needs {} with the room for states; use --backend cpu, a smaller mix, or free \
-         memory of the card",
+        "the model needs {} with the room for states; share it between cards (--ranks 2), use \
+         --backend cpu, a smaller mix, or free memory of the card",
         gib(bytes)
     );
     Err(DeviceError::Unsupported { found, wanted }.into())

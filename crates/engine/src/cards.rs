@@ -8,10 +8,10 @@ use crate::backend::{RESERVE_BYTES, gib, gpu_config};
 use crate::{EngineOptions, Error};
 use ironstar_device::{
     Backend, CudaConfig, Error as DeviceError, Exchange, ExchangeError, Gpu, KernelTimes, Local,
-    LocalGroup, Part, Peers, cuda_devices,
+    LocalGroup, Nccl, Part, Peers, cuda_devices,
 };
 use ironstar_gguf::Gguf;
-use ironstar_model::deepseek_v4::{rank_plan, tensor_specs};
+use ironstar_model::deepseek_v4::{SparkShape, drafter_specs, rank_plan, tensor_specs};
 use ironstar_model::{Followed, Model, Shape};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,6 +26,17 @@ const THREADS: Duration = Duration::from_secs(120);
 /// Opens model and drafter once more: every thread maps the files itself.
 pub type OpenFiles = dyn Fn() -> Result<(Gguf, Option<Gguf>), Error> + Send + Sync;
 
+/// What carries the sums of cards of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SumsBy {
+    /// The cards, which write into each other's memory.
+    Peer,
+    /// NVIDIA's library, which gathers parts inside the graph of a step.
+    Nccl,
+    /// The host, at which every step stops.
+    Host,
+}
+
 /// Makes the device of a rank.
 type MakeGpu = dyn Fn(usize) -> Result<Gpu, DeviceError> + Send + Sync;
 
@@ -35,6 +46,7 @@ pub struct Cards {
     ranks: usize,
     make: Arc<MakeGpu>,
     peers: Option<Peers>,
+    nccl: Option<Nccl>,
     /// Why sums do not go through the cards' memory.
     refused: Option<String>,
     /// What each rank's card has, where that is known.
@@ -50,17 +62,16 @@ struct Room {
 }
 
 impl Cards {
-    /// NVIDIA cards by their numbers, one a rank; one may be named for several. With `peer` sums go
-    /// from card to card.
-    pub fn cuda(devices: &[u32], options: &EngineOptions, peer: bool) -> Result<Cards, Error> {
-        Self::cuda_timed(devices, options, peer, None)
+    /// NVIDIA cards by their numbers, one a rank; one may be named for several.
+    pub fn cuda(devices: &[u32], options: &EngineOptions, by: SumsBy) -> Result<Cards, Error> {
+        Self::cuda_timed(devices, options, by, None)
     }
 
     /// The same, with the times of rank 0's kernels, which slows that card.
     pub fn cuda_timed(
         devices: &[u32],
         options: &EngineOptions,
-        peer: bool,
+        by: SumsBy,
         times: Option<KernelTimes>,
     ) -> Result<Cards, Error> {
         let all = cuda_devices()?;
@@ -70,8 +81,9 @@ impl Cards {
             let wanted = format!("one of the {found} that the driver sees, counted from 0");
             return Err(DeviceError::Unsupported { found: format!("card {card}"), wanted }.into());
         }
+        let nccl = (by == SumsBy::Nccl).then(|| Nccl::load(None, devices.len())).transpose()?;
         let twice = devices.iter().enumerate().find(|(at, card)| devices[..*at].contains(card));
-        let (peers, refused) = match (peer, twice) {
+        let (peers, refused) = match (by == SumsBy::Peer, twice) {
             (false, _) => (None, None),
             // Calls of one rank would wait for kernels of the other that wait for it.
             (true, Some((_, card))) => {
@@ -100,25 +112,26 @@ impl Cards {
             Room { number: *number, name, free }
         };
         let rooms = devices.iter().map(room).collect();
-        Ok(Cards { ranks: devices.len(), make: Arc::new(make), peers, refused, rooms })
+        Ok(Cards { ranks: devices.len(), make: Arc::new(make), peers, nccl, refused, rooms })
     }
 
     /// Devices that somebody else makes: tests.
     #[must_use]
     pub fn made_by(ranks: usize, make: Arc<MakeGpu>, peers: Option<Peers>) -> Cards {
-        Cards { ranks, make, peers, refused: None, rooms: Vec::new() }
+        Cards { ranks, make, peers, nccl: None, refused: None, rooms: Vec::new() }
     }
 
-    /// Bytes of weights that each card will hold, or why the model cannot be shared so.
-    pub fn plan(&self, gguf: &Gguf) -> Result<Vec<u64>, Error> {
-        let parts = parts(gguf, self.ranks)?;
-        check_rooms(&self.rooms, &parts, &|ranks| parts_most(gguf, ranks))?;
+    /// Bytes of weights that each card will hold of a model and its drafter, or why they cannot be
+    /// shared so.
+    pub fn plan(&self, gguf: &Gguf, drafter: Option<&Gguf>) -> Result<Vec<u64>, Error> {
+        let parts = parts((gguf, drafter), self.ranks)?;
+        check_rooms(&self.rooms, &parts, &|ranks| parts_most((gguf, drafter), ranks))?;
         Ok(parts)
     }
 
     /// The same for people, a line a card.
-    pub fn plan_lines(&self, gguf: &Gguf) -> Result<Vec<String>, Error> {
-        let parts = self.plan(gguf)?;
+    pub fn plan_lines(&self, gguf: &Gguf, drafter: Option<&Gguf>) -> Result<Vec<String>, Error> {
+        let parts = self.plan(gguf, drafter)?;
         let lines = parts.iter().enumerate().map(|(rank, bytes)| match self.rooms.get(rank) {
             None => format!("rank {rank} will hold {} MiB of weights", bytes >> 20),
             Some(Room { number, name, free }) => format!(
@@ -172,9 +185,10 @@ impl Cards {
     ) -> Result<(Gpu, Option<String>), DeviceError> {
         let gpu = (self.make)(rank).inspect_err(|error| exchange.abort(&error.to_string()))?;
         let gpu = gpu.with_exchange(exchange);
-        match &self.peers {
-            Some(peers) => gpu.with_peers(peers, GATE),
-            None => Ok((gpu, None)),
+        match (&self.peers, &self.nccl) {
+            (Some(peers), _) => gpu.with_peers(peers, GATE),
+            (None, Some(nccl)) => gpu.with_nccl(nccl),
+            (None, None) => Ok((gpu, None)),
         }
     }
 
@@ -196,19 +210,30 @@ impl Cards {
 }
 
 /// Bytes of weights of each of so many ranks.
-fn parts(gguf: &Gguf, ranks: usize) -> Result<Vec<u64>, Error> {
+fn parts((gguf, drafter): (&Gguf, Option<&Gguf>), ranks: usize) -> Result<Vec<u64>, Error> {
     let shape = Shape::from_metadata(gguf.metadata())?;
-    let specs = tensor_specs(&shape);
+    let mut files = vec![(gguf, tensor_specs(&shape))];
+    if let Some(drafter) = drafter {
+        let specs = match SparkShape::from_gguf(drafter, &shape)? {
+            Some(spark) => spark.specs_in(drafter, &shape),
+            None => drafter_specs(&shape),
+        };
+        files.push((drafter, specs));
+    }
     let bytes = |rank| -> Result<u64, Error> {
-        let lines = rank_plan(gguf, &shape, &specs, Part { rank, ranks })?;
-        Ok(lines.iter().map(|line| line.bytes).sum())
+        let mut sum = 0;
+        for (file, specs) in &files {
+            let lines = rank_plan(file, &shape, specs, Part { rank, ranks })?;
+            sum += lines.iter().map(|line| line.bytes).sum::<u64>();
+        }
+        Ok(sum)
     };
     (0..ranks).map(bytes).collect()
 }
 
 /// The largest part of so many ranks, if the model can be shared by them.
-fn parts_most(gguf: &Gguf, ranks: usize) -> Option<u64> {
-    parts(gguf, ranks).ok()?.into_iter().max()
+fn parts_most(files: (&Gguf, Option<&Gguf>), ranks: usize) -> Option<u64> {
+    parts(files, ranks).ok()?.into_iter().max()
 }
 
 /// Refuses parts that the cards cannot hold, with the number of cards that could.

@@ -32,6 +32,8 @@ pub enum DrafterChoice {
 pub struct EngineOptions {
     /// Where to run.
     pub backend: BackendChoice,
+    /// Which NVIDIA card, counted from 0.
+    pub card: u32,
     /// Processor threads; 0 means one for each core.
     pub threads: usize,
     /// Instruction set; `None` means the best that is there.
@@ -64,6 +66,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
             backend: BackendChoice::Auto,
+            card: 0,
             threads: 0,
             isa: None,
             kernel_cache: None,

@@ -60,7 +60,7 @@ pub mod store;
 
 pub use backend::{BackendChoice, check_host, open_backend};
 pub use cancel::CancelFlag;
-pub use cards::{Cards, OpenFiles, ProcessCard};
+pub use cards::{Cards, OpenFiles, ProcessCard, SumsBy};
 pub use draft::{Speculation, SpeculationReport};
 pub use engine::{DrafterChoice, Engine, EngineOptions, drafter_beside, named_beside, tokenizer};
 pub use error::{Blame, Error};

@@ -108,6 +108,7 @@ fn rank(flags: &Worker, opened: &Opened, cluster: Cluster) -> Result<Box<dyn Bac
 fn card_options(flags: &Worker) -> EngineOptions {
     EngineOptions {
         backend: flags.backend.choice(),
+        card: flags.device.unwrap_or(0),
         kernel_cache: loading::kernel_cache(),
         threads: flags.threads.map_or(0, usize::from),
         isa: flags.isa.map(loading::isa),

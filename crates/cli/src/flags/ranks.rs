@@ -28,7 +28,7 @@ pub struct Ranks {
     /// What carries what ranks say to each other: shm (the default where they are started here),
     /// tcp (the default where others start them), verbs (RDMA), mpi (in a build with that feature),
     /// peer (the default of cards of one machine: one process drives them, and each writes into the
-    /// others' memory)
+    /// others' memory), nccl (the same cards by NVIDIA's library)
     #[arg(long, value_name = "NAME", value_parser = carrier)]
     pub transport: Option<Carrier>,
     /// Cards of the ranks that are started here, by their numbers (default: 0, 1, ...)
@@ -109,13 +109,19 @@ pub enum Carrier {
     Transport(Transport),
     /// Cards of one process, by each other's memory.
     Peer,
+    /// Cards of one process, by NVIDIA's library.
+    Nccl,
 }
 
 /// A carrier by its name.
 fn carrier(text: &str) -> Result<Carrier, String> {
     match text {
         "peer" => Ok(Carrier::Peer),
-        _ => transport(text).map(Carrier::Transport).map_err(|text| format!("{text}; or peer")),
+        "nccl" => Ok(Carrier::Nccl),
+        _ => {
+            let carried = transport(text).map(Carrier::Transport);
+            carried.map_err(|text| format!("{text}; or peer or nccl"))
+        }
     }
 }
 

@@ -4,9 +4,14 @@ use super::{Group, alone, gather, note, threads};
 use crate::failure::Failure;
 use crate::flags::{self, Carrier};
 use crate::loading::{self, Opened};
-use ironstar_device::{Backend, Error as DeviceError, Exchange, GateRoute};
-use ironstar_engine::{Cards, EngineOptions, Error, OpenFiles, ProcessCard};
+use ironstar_device::{Backend, Error as DeviceError, Exchange, GateRoute, cuda_devices};
+use ironstar_engine::{Cards, EngineOptions, Error, OpenFiles, ProcessCard, SumsBy};
 use std::sync::Arc;
+
+/// The card of a node of a pipeline on this machine: nodes take all cards in turn.
+pub fn of_node(node: usize) -> usize {
+    node % cuda_devices().map_or(1, |cards| cards.len().max(1))
+}
 
 /// Rank 0. Cards of this machine are driven by this process, unless a transport between processes
 /// was named or others start the ranks.
@@ -25,9 +30,9 @@ pub fn lead(
     let one_process =
         group.listen.is_none() && !matches!(ranks.transport, Some(Carrier::Transport(_)));
     match ranks.transport {
-        Some(Carrier::Peer) if group.listen.is_some() => {
-            let text = "--transport peer is for cards that one process drives: leave out --listen, \
-                        or name the transport of the processes";
+        Some(Carrier::Peer | Carrier::Nccl) if group.listen.is_some() => {
+            let text = "--transport peer or nccl is for cards that one process drives: leave out \
+                        --listen, or name the transport of the processes";
             Err(Failure::caller(text))
         }
         _ if ranks.fake_gates || !one_process => lead_process(flags, group, opened, options),
@@ -67,17 +72,23 @@ fn lead_here(
         true => (0..).take(group.ranks).collect(),
         false => flags.ranks.devices.clone(),
     };
-    let peer = match flags.ranks.gates {
-        None | Some(GateRoute::Shared) => true,
-        Some(GateRoute::Host) => false,
-        Some(GateRoute::Carried) => {
+    let by = match (flags.ranks.transport, flags.ranks.gates) {
+        (Some(Carrier::Nccl), None) => SumsBy::Nccl,
+        (Some(Carrier::Nccl), Some(_)) => {
+            let text = "--gates is about ways without NVIDIA's library: leave out --transport nccl";
+            return Err(Failure::caller(text));
+        }
+        (_, None | Some(GateRoute::Shared)) => SumsBy::Peer,
+        (_, Some(GateRoute::Host)) => SumsBy::Host,
+        (_, Some(GateRoute::Carried)) => {
             let text = "--gates carried is for a process for each card: add --transport shm, tcp \
                         or verbs";
             return Err(Failure::caller(text));
         }
     };
-    let cards = Cards::cuda(&devices, options, peer).map_err(loading::from_engine)?;
-    for line in cards.plan_lines(&opened.gguf).map_err(loading::from_engine)? {
+    let cards = Cards::cuda(&devices, options, by).map_err(loading::from_engine)?;
+    let plan = cards.plan_lines(&opened.gguf, opened.drafter.as_ref());
+    for line in plan.map_err(loading::from_engine)? {
         note(&line);
     }
     let (model, drafter) = (flags.model.clone(), flags.mtp_model.clone());

@@ -47,6 +47,11 @@ pub fn commands(
     for (command, device) in all.iter_mut().zip(flags.ranks.devices.iter().skip(1)) {
         command.args(["--device", &device.to_string()]);
     }
+    if group.layers.is_some() && flags.backend != BackendName::Cpu {
+        for (at, command) in all.iter_mut().enumerate() {
+            command.args(["--device", &super::cards::of_node(at + 1).to_string()]);
+        }
+    }
     Ok(all)
 }
 

@@ -102,7 +102,7 @@ impl Group {
         let transport = match flags.transport {
             Some(Carrier::Transport(transport)) => transport,
             // Cards need none, and whoever is no card refuses it.
-            Some(Carrier::Peer) | None => usual,
+            Some(Carrier::Peer | Carrier::Nccl) | None => usual,
         };
         let ranks = nodes.or(said).unwrap_or(1);
         let key_file = flags.rank_key_file.clone();

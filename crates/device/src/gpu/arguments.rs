@@ -428,6 +428,18 @@ unsafe impl Arguments for CompressArgs {
     const NAME: &'static str = "CompressArgs";
 }
 
+/// Parts of all ranks to their sum.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct GatherAddArgs {
+    pub len: u32,
+    pub ranks: u32,
+}
+// SAFETY: repr(C) of two 4-byte numbers.
+unsafe impl Arguments for GatherAddArgs {
+    const NAME: &'static str = "GatherAddArgs";
+}
+
 /// The indexer.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -441,9 +453,11 @@ pub(crate) struct IndexArgs {
     pub stride: u32,
     pub row0: u32,
     pub factor: f32,
-    pub pad: u32,
+    pub rank: u32,
+    pub ranks: u32,
+    pub slots: u32,
 }
-// SAFETY: repr(C) of ten 4-byte numbers.
+// SAFETY: repr(C) of twelve 4-byte numbers.
 unsafe impl Arguments for IndexArgs {
     const NAME: &'static str = "IndexArgs";
 }
@@ -544,6 +558,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<KvArgs>(),
     twin::<WindowArgs>(),
     twin::<CompressArgs>(),
+    twin::<GatherAddArgs>(),
     twin::<IndexArgs>(),
     twin::<AttendArgs>(),
     twin::<CutArgs>(),

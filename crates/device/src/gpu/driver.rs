@@ -60,6 +60,26 @@ pub(crate) struct Facts {
     pub unified: bool,
 }
 
+/// A gather of all ranks' parts, recorded among launches: its buffers are the part and the parts of
+/// all, its arguments begin with the bytes of a part.
+pub(crate) const GATHER: &str = "all_gather";
+/// What [`Driver::kernel`] gives for it.
+pub(crate) const GATHER_KERNEL: Kernel = Kernel(u32::MAX);
+
+/// Who carries it out.
+pub(crate) trait Collective: Send + Sync {
+    /// Puts the gather on a stream of the device: `bytes` of each rank.
+    fn gather(
+        &self,
+        from: Address,
+        to: Address,
+        bytes: usize,
+        stream: *mut std::ffi::c_void,
+    ) -> Result<(), Error>;
+    /// How many ranks there are.
+    fn ranks(&self) -> usize;
+}
+
 /// One device behind its API.
 ///
 /// A kernel's parameters are its buffers in order, then one `repr(C)` struct of arguments by value.
@@ -90,6 +110,11 @@ pub(crate) trait Driver: Send {
     fn lend(&mut self, _map: &Arc<Map>) -> Result<Lent, Error> {
         let found = format!("memory of the host for kernels of {}", self.name());
         Err(Error::Unsupported { found, wanted: "sums go through the host".into() })
+    }
+    /// From here on [`GATHER`] is a kernel.
+    fn collective(&mut self, by: Arc<dyn Collective>) -> Result<(), Error> {
+        let found = format!("gathers of {} ranks on {}", by.ranks(), self.name());
+        Err(Error::Unsupported { found, wanted: "sums that the host makes".into() })
     }
     /// A kernel by its name in the text.
     fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error>;

@@ -20,6 +20,7 @@ mod narrow;
 mod ops;
 mod owed;
 mod record;
+mod scratch;
 mod shortcuts;
 mod store;
 mod text;
@@ -31,8 +32,8 @@ use crate::cpu::steps::Rows;
 use crate::*;
 use arguments::{Arguments, Planes, SpanRows, bytes_of};
 use driver::{Address, Driver};
-use exchange::{Apart, Gates, Ranks, StepGates};
-pub use exchange::{GatePeer, GateRoute, Peers};
+use exchange::{Apart, Gates, Gatherer, Ranks, StepGates};
+pub use exchange::{GatePeer, GateRoute, Nccl, Peers};
 #[cfg(feature = "host-driver")]
 pub use host::HostFault;
 use ironstar_quant::{Activation, Format};
@@ -40,6 +41,7 @@ use lanes::Access;
 use layout::{Layout, PLANES_MAX};
 use owed::Owed;
 use record::{Place, Recorder};
+use scratch::Scratch;
 use std::cell::Cell;
 use std::collections::HashMap;
 use store::{Ask, Store};
@@ -111,6 +113,7 @@ pub struct Gpu {
     exchange: Option<Ranks>,
     gates: Option<Gates>,
     apart: Option<Apart>,
+    nccl: Option<Gatherer>,
 }
 
 /// A weight matrix on the device.
@@ -155,50 +158,6 @@ impl Weights {
 }
 
 const _: () = assert!(PLANES_MAX == 4);
-
-/// Memory that operations reuse; its contents mean nothing between operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Scratch {
-    Counts,
-    InputSums,
-    Codes32,
-    Scales32,
-    Codes256,
-    Scales256,
-    Mixes,
-    Queries,
-    Scores,
-    Sums,
-    Order,
-    Starts,
-    Tiles,
-    Gate,
-    Up,
-    SharedGate,
-    SharedUp,
-    Inner,
-    InnerScales,
-    SharedInner,
-    SharedInnerScales,
-    Halves,
-    Shards,
-    Raw,
-    Weights,
-    Shrinks,
-    PreparedCodes,
-    PreparedScales,
-    PreparedCodes256,
-    PreparedScales256,
-    PartInput,
-    PartScales,
-    PartShards,
-    LocalIds,
-    Streams,
-    DrawTops,
-    DrawWeights,
-    DrawParts,
-    Drawn,
-}
 
 /// Rows that a kernel left as int8 blocks beside the floats.
 #[derive(Clone, Copy, Debug)]
@@ -302,6 +261,7 @@ impl Gpu {
             exchange: None,
             gates: None,
             apart: None,
+            nccl: None,
         }
     }
 
@@ -508,6 +468,11 @@ impl Gpu {
         let blocks = [codes, scales, Place::NONE, Place::NONE];
         self.prepared.set(Some(Prepared { x, len, blocks }));
         Ok([codes, scales])
+    }
+
+    /// Which rank this is among those whose devices meet by themselves.
+    fn part(&self) -> Part {
+        self.gates.as_ref().map_or(Part::WHOLE, Gates::part)
     }
 
     /// Multiprocessors of the device, at least one.
@@ -849,6 +814,14 @@ impl Backend for Gpu {
 
     fn splits_rows(&self) -> bool {
         exchange::splits_rows(self)
+    }
+
+    fn splits_index(&self) -> bool {
+        self.gates.is_some() && exchange::splits_rows(self)
+    }
+
+    fn index_together(&mut self, a: &IndexSelect<'_>) -> Result<bool, Error> {
+        ops::indexer::together(self, a)
     }
 
     fn narrow(&mut self, rows: Option<std::ops::Range<usize>>) -> Result<(), Error> {

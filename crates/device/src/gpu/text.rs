@@ -30,6 +30,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/decode.k", include_str!("../../kernels/fast/decode.k")),
     ("fast/few.k", include_str!("../../kernels/fast/few.k")),
     ("fast/few_tiles.k", include_str!("../../kernels/fast/few_tiles.k")),
+    ("fast/index_part.k", include_str!("../../kernels/fast/index_part.k")),
     ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
     ("fast/small.k", include_str!("../../kernels/fast/small.k")),
     ("fast/staged.k", include_str!("../../kernels/fast/staged.k")),

@@ -39,7 +39,7 @@ impl ProcessCard {
             let wanted = format!("one of the {} that the driver sees, counted from 0", all.len());
             return Err(DeviceError::Unsupported { found, wanted }.into());
         };
-        let parts = parts(gguf, ranks)?;
+        let parts = parts((gguf, None), ranks)?;
         let part = parts[rank];
         let (number, name, free) = (card.index, card.name.clone(), card.memory_free);
         let room = Room { number, name, free };
@@ -49,7 +49,7 @@ impl ProcessCard {
             part >> 20,
             free >> 20
         );
-        check_rooms(&[room], &[part], &|ranks| parts_most(gguf, ranks))?;
+        check_rooms(&[room], &[part], &|ranks| parts_most((gguf, None), ranks))?;
         let (device, cache) = (number, options.kernel_cache.clone());
         let config = CudaConfig { device, cache, ..CudaConfig::default() };
         let gpu = Gpu::cuda(&config, gpu_config(options))?.with_exchange(exchange);

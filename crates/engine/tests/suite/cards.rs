@@ -1,9 +1,10 @@
 //! Cards of one process, here host drivers on threads: their answers are those of one.
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-use crate::common::{logits, options, sync, tiny};
+use crate::common::{generate, logits, options, sync, tiny};
 use ironstar_device::{Error as DeviceError, GateRoute, Gpu, GpuConfig, HostFault, Peers};
-use ironstar_engine::{Cards, Engine, EngineOptions, Error, OpenFiles};
+use ironstar_engine::sampler::Settings;
+use ironstar_engine::{Cards, Engine, EngineOptions, Error, Generate, OpenFiles, Speculation};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,7 @@ fn two_cards_answer_as_one() {
     let mut one = Engine::on_backend(one, &gguf, None, options_of_cards(), &mut |_| {}).unwrap();
     let wanted = answer(&mut one);
     let cards = Cards::made_by(2, Arc::new(|_| host()), Some(Peers::host(2)));
-    let parts = cards.plan(&gguf).unwrap();
+    let parts = cards.plan(&gguf, None).unwrap();
     let all: u64 = gguf.tensors().iter().map(|t| gguf.bytes(t).unwrap().len() as u64).sum();
     assert!(parts.iter().all(|part| *part < all) && parts.iter().sum::<u64>() >= all);
     let mut two = lead(cards, &open()).unwrap();
@@ -72,6 +73,48 @@ fn cards_of_processes_answer_as_one() {
         assert_eq!(note.contains("inside the graph"), most > GateRoute::Host, "{note}");
         assert_eq!(answer(&mut two), wanted, "{most:?}");
     }
+}
+
+/// Answers with guesses and without, drawn on the card where nothing else is wanted of the logits,
+/// and a session that is saved and goes on: tokens, and the saved bytes.
+fn drawn(engine: &mut Engine) -> (Vec<Vec<u32>>, Vec<u8>, Vec<u32>) {
+    let settings = Settings { temperature: 0.9, top_p: 0.9, ..Settings::default() };
+    let mut all = Vec::new();
+    for speculation in [Speculation::Off, Speculation::Mtp] {
+        let (seed, tokens_max) = (7, Some(12));
+        let what = Generate { settings, seed, tokens_max, speculation, ..Generate::default() };
+        let mut session = engine.session(60).unwrap();
+        sync(&mut session, engine, &[3, 5, 8, 13, 5, 8, 13, 5]);
+        let (tokens, _) = generate(&mut session, engine, &what);
+        all.push(tokens.iter().map(|token| token.id).collect());
+    }
+    let mut session = engine.session(60).unwrap();
+    sync(&mut session, engine, &[3, 5, 8, 13, 21]);
+    let saved = session.snapshot(engine).unwrap();
+    session.push(engine, 34).unwrap();
+    session.restore(engine, &saved).unwrap();
+    session.push(engine, 55).unwrap();
+    (all, saved.state().to_vec(), logits(&session))
+}
+
+#[test]
+fn cards_draw_guess_and_restore_as_one() {
+    let files = || (tiny(96).gguf(), tiny(96).drafter());
+    let (gguf, drafter) = files();
+    let (one, drafter) = (Box::new(host().unwrap()), Some(&drafter));
+    let mut one = Engine::on_backend(one, &gguf, drafter, options(), &mut |_| {}).unwrap();
+    let wanted = drawn(&mut one);
+    let open: Arc<OpenFiles> = Arc::new(move || {
+        let (gguf, drafter) = files();
+        Ok((gguf, Some(drafter)))
+    });
+    let cards = Cards::made_by(2, Arc::new(|_| host()), Some(Peers::host(2)));
+    let backend = cards.lead(&open, &options(), &mut |note| panic!("{note}")).unwrap();
+    let mut two = Engine::on_backend(backend, &gguf, drafter, options(), &mut |_| {}).unwrap();
+    two.meet(LONG).unwrap();
+    let found = drawn(&mut two);
+    assert_eq!(found.0, wanted.0);
+    assert!(found == wanted, "saved bytes and what follows are those of one");
 }
 
 /// A card that fails in the middle of a token: the request fails with the reason, at once; the next

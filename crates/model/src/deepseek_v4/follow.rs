@@ -186,13 +186,12 @@ impl Model {
             let position = state.position();
             let saved = if position == 0 { Vec::new() } else { state.save(backend)? };
             let (id, context) = (state.shared.id, state.context());
-            let mut rest = saved;
-            while rest.len() > SAVED_BYTES_MAX {
-                let later = rest.split_off(SAVED_BYTES_MAX);
-                broadcast(backend, &Order::More { saved: rest })?;
-                rest = later;
+            let mut pieces = saved.chunks(SAVED_BYTES_MAX).map(<[u8]>::to_vec).peekable();
+            while let Some(saved) = pieces.next_if(|piece| piece.len() == SAVED_BYTES_MAX) {
+                broadcast(backend, &Order::More { saved })?;
             }
-            broadcast(backend, &Order::Take { id, context, saved: rest })?;
+            let saved = pieces.next().unwrap_or_default();
+            broadcast(backend, &Order::Take { id, context, saved })?;
             answers(backend, Ok(()))?;
             state.shared.floor.store(position, Ordering::Relaxed);
             state.shared.known.set(epoch);

@@ -13,7 +13,7 @@ use crate::{At, Error, Logits, Observer, What};
 use ironstar_device::{
     Attend, Backend, Buffer, Cells, Compress, CompressState, CompressedRows, Draw, DrawRows,
     Experts, GateKind, GatherRows, HcHead, HcPost, HcPre, HcWeights, IndexSelect, KvRows, Matrix,
-    Part, Project, ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, RowKind, Span, Steer,
+    Part, Project, ProjectGrouped, QueryHeads, RmsNorm, Rope, Route, RowKind, RowsOf, Span, Steer,
     StoreWindow,
 };
 
@@ -85,6 +85,21 @@ impl Run {
             store: true,
         }
     }
+}
+
+/// Of how many rows all ranks get all logits on their device; 0 where they meet on the host. Equal
+/// parts that begin at multiples of four tokens go in one gate, those of several rows through a
+/// buffer that is free behind the layers.
+pub(super) fn shared_logit_rows(
+    backend: &dyn Backend,
+    part: Part,
+    tokens: usize,
+    scratch: &Scratch,
+) -> usize {
+    if !backend.splits_rows() || !tokens.is_multiple_of(4 * part.ranks) || tokens < 8 * part.ranks {
+        return 0;
+    }
+    (scratch.q.len / tokens).clamp(1, LOGIT_ROWS)
 }
 
 impl Pass<'_> {
@@ -376,6 +391,9 @@ impl Pass<'_> {
             // All are chosen, as every rank sees.
             return Ok(self.backend.index_select(select)?);
         }
+        if self.backend.index_together(select)? {
+            return Ok(());
+        }
         let runs: Vec<_> =
             spans.iter().map(|span| self.part.of(seen(span, span.rows.len()))).collect();
         let mut best = vec![0; visible.len() * select.top_k];
@@ -438,10 +456,28 @@ impl Pass<'_> {
         values.clear();
         values.resize(rows.len() * vocabulary, 0.0);
         for (rows, out) in rows.chunks(LOGIT_ROWS).zip(values.chunks_mut(LOGIT_ROWS * vocabulary)) {
-            self.output_rows(x, rows, head, output)?;
-            gates::vocabulary(self.backend, logits, vocabulary, out)?;
+            match self.output_rows(x, rows, head, output)? {
+                true => self.backend.read_f32(logits, 0, out)?,
+                false => gates::vocabulary(self.backend, logits, vocabulary, out)?,
+            }
         }
         Ok(Logits { vocabulary, rows, values })
+    }
+
+    /// On ranks above 0: their part in the logits that rank 0 wants.
+    pub fn give_logits(
+        &mut self,
+        x: Buffer,
+        rows: &[usize],
+        head: &Head,
+        output: Matrix,
+    ) -> Result<(), Error> {
+        for rows in rows.chunks(LOGIT_ROWS) {
+            if !self.output_rows(x, rows, head, output)? {
+                gates::give_vocabulary(self.backend, self.scratch.logits, rows.len(), self.shape)?;
+            }
+        }
+        Ok(())
     }
 
     /// Tokens of at most [`LOGIT_ROWS`] rows of `x`, drawn where their logits are, which stay there
@@ -458,14 +494,15 @@ impl Pass<'_> {
         Ok(self.backend.draw(&DrawRows { logits, tokens, rows: draws })?)
     }
 
-    /// Logits of at most [`LOGIT_ROWS`] rows of `x` in their buffer.
+    /// Logits of at most [`LOGIT_ROWS`] rows of `x` in their buffer: of all tokens if true, else of
+    /// this rank's.
     fn output_rows(
         &mut self,
         x: Buffer,
         rows: &[usize],
         head: &Head,
         output: Matrix,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let (shape, s) = (self.shape, self.scratch);
         let width = shape.streams * shape.width;
         self.backend.gather_rows(&GatherRows { x, width, rows, out: s.picked, at: 0 })?;
@@ -479,7 +516,26 @@ impl Pass<'_> {
             hc_eps: shape.hc_eps,
             out: s.hidden,
         })?;
-        self.project(s.hidden, rows.len(), &[(output, s.logits)])
+        let (n, tokens) = (rows.len(), shape.vocabulary);
+        if self.part.ranks == 1 || n > shared_logit_rows(self.backend, self.part, tokens, &s) {
+            self.project(s.hidden, n, &[(output, s.logits)])?;
+            return Ok(self.part.ranks == 1);
+        }
+        // Ranks lie behind one another, which for one row is its order.
+        let all = if n == 1 { s.logits } else { s.q };
+        let each = n * (tokens / self.part.ranks);
+        let starts: Vec<usize> = (0..=self.part.ranks).map(|rank| each * rank).collect();
+        self.project(s.hidden, n, &[(output, all.behind(starts[self.part.rank]))])?;
+        let parts = [RowsOf { buffer: all, width: 1 }];
+        self.backend.share_rows(GateKind::Vocabulary, &parts, &starts)?;
+        if n > 1 {
+            let rows: Vec<usize> =
+                (0..n).flat_map(|row| (0..self.part.ranks).map(move |r| r * n + row)).collect();
+            let (x, width) = (all, tokens / self.part.ranks);
+            let gather = GatherRows { x, width, rows: &rows, out: s.logits, at: 0 };
+            self.backend.gather_rows(&gather)?;
+        }
+        Ok(true)
     }
 
     pub fn project(

@@ -5,6 +5,7 @@
 //! Every rank adds the same parts by the same tree, whose lower levels the parts are; so all ranks
 //! go on with equal bits, and with those of one device.
 
+use super::shape::Shape;
 use crate::Error;
 use ironstar_device::{Backend, Buffer, Exchange, GateKind, Part};
 use ironstar_quant::subtree;
@@ -83,18 +84,9 @@ pub(super) fn vocabulary(
     if part.ranks == 1 {
         return Ok(backend.read_f32(buffer, 0, out)?);
     }
-    // Parts differ by a token where the ranks do not divide the vocabulary; messages do not.
-    let (rows, wide) = (out.len() / vocabulary, vocabulary.div_ceil(part.ranks));
-    let mut mine = vec![0; rows * wide * 4];
-    let width = part.of(vocabulary).len() * 4;
-    let mut held = vec![0; rows * width];
-    backend.read(buffer, 0, &mut held)?;
-    for (to, from) in mine.chunks_exact_mut(wide * 4).zip(held.chunks_exact(width)) {
-        to[..width].copy_from_slice(from);
-    }
-    let mut all = vec![0; mine.len() * part.ranks];
-    gather(backend, GateKind::Vocabulary, &mine, &mut all)?;
-    for (rank, theirs) in all.chunks_exact(mine.len()).enumerate() {
+    let wide = vocabulary.div_ceil(part.ranks);
+    let all = parts_of_vocabulary(backend, buffer, out.len() / vocabulary, vocabulary)?;
+    for (rank, theirs) in all.chunks_exact(all.len() / part.ranks).enumerate() {
         let tokens = Part { rank, ..part }.of(vocabulary);
         for (row, from) in theirs.chunks_exact(wide * 4).enumerate() {
             let to = &mut out[row * vocabulary..][tokens.clone()];
@@ -104,6 +96,38 @@ pub(super) fn vocabulary(
         }
     }
     Ok(())
+}
+
+/// A rank's side of [`vocabulary`] where nobody looks at the logits.
+pub(super) fn give_vocabulary(
+    backend: &mut dyn Backend,
+    buffer: Buffer,
+    rows: usize,
+    shape: &Shape,
+) -> Result<(), Error> {
+    parts_of_vocabulary(backend, buffer, rows, shape.vocabulary).map(|_| ())
+}
+
+/// Every rank's part of rows of logits. Parts differ by a token where the ranks do not divide the
+/// vocabulary; messages do not.
+fn parts_of_vocabulary(
+    backend: &mut dyn Backend,
+    buffer: Buffer,
+    rows: usize,
+    vocabulary: usize,
+) -> Result<Vec<u8>, Error> {
+    let part = super::load::part_of(backend);
+    let wide = vocabulary.div_ceil(part.ranks);
+    let mut mine = vec![0; rows * wide * 4];
+    let width = part.of(vocabulary).len() * 4;
+    let mut held = vec![0; rows * width];
+    backend.read(buffer, 0, &mut held)?;
+    for (to, from) in mine.chunks_exact_mut(wide * 4).zip(held.chunks_exact(width)) {
+        to[..width].copy_from_slice(from);
+    }
+    let mut all = vec![0; mine.len() * part.ranks];
+    gather(backend, GateKind::Vocabulary, &mine, &mut all)?;
+    Ok(all)
 }
 
 /// The choice of each row from the keys of all ranks' runs of compressed rows

@@ -25,7 +25,8 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharing {
     /// Each rank scores a part of the compressed rows once a step ends at this position: a gate
-    /// more in each layer with an indexer.
+    /// more in each layer with an indexer. On ranks that meet on their devices, where scores are
+    /// quick, from four times as far.
     pub index_from: usize,
     /// A step of so many rows is computed in two halves: twice as many gates, each beside work.
     pub halves_from: usize,

@@ -71,7 +71,7 @@ use crate::{
     PlanLine, Progress, SteeringScales, Wanted, What,
 };
 use follow::Known;
-use forward::{Pass, Ropes, Run};
+use forward::{Pass, Ropes, Run, shared_logit_rows};
 use halves::Shared;
 use ironstar_device::{Arena, Backend, Draw, Embed, Part, Step};
 use ironstar_gguf::Gguf;
@@ -392,10 +392,13 @@ impl Model {
     /// Most rows of a step whose tokens [`Model::forward_drawn`] can draw; 0 if it cannot.
     #[must_use]
     pub fn draw_rows(&self, backend: &dyn Backend) -> usize {
-        if self.ranks() == 1 && self.kept.pipe.is_none() && backend.draws() {
-            LOGIT_ROWS
-        } else {
-            0
+        match self.part.ranks {
+            _ if self.kept.pipe.is_some() || !backend.draws() => 0,
+            1 => LOGIT_ROWS,
+            _ => {
+                let tokens = self.kept.shape.vocabulary;
+                shared_logit_rows(backend, self.part, tokens, &self.scratch)
+            }
         }
     }
 
@@ -420,6 +423,7 @@ impl Model {
             state.check_begin(span.rows.len())?;
         }
         let shared = self.shared(backend, step, false);
+        self.lead_step(backend, step, states, (&rows, LogitsFor::None, &[], shared))?;
         let rows = (rows, Vec::new(), draws, 0);
         let made = self.evaluate(backend, step, states, (rows, Vec::new()), (shared, None));
         made.map(|output| output.drawn).inspect_err(|error| self.give_up(backend, error))
@@ -436,16 +440,21 @@ impl Model {
     /// What ranks share of a step, as rank 0 decides it. Who looks on wants all rows at once.
     fn shared(&self, backend: &dyn Backend, step: &Step, is_observed: bool) -> Shared {
         let ends = step.spans.iter().map(|span| span.position + span.rows.len());
-        let long = ends.max().is_some_and(|end| end >= self.sharing.index_from);
+        let index_from = match backend.splits_rows() {
+            true => self.sharing.index_from.saturating_mul(4),
+            false => self.sharing.index_from,
+        };
+        let long = ends.max().is_some_and(|end| end >= index_from);
         let rows = step.tokens.len();
         let ranks = self.part.ranks;
         let halves = self.second.is_some() && !is_observed && rows >= self.sharing.halves_from;
         let first_rows = if halves && rows > 1 { rows.div_ceil(2) } else { 0 };
-        let index = ranks > 1 && long && backend.splits_index();
         // DSpark looks at all rows after each layer.
-        let whole = is_observed || index || first_rows > 0 || self.kept.spark.is_some();
+        let whole = is_observed || first_rows > 0 || self.kept.spark.is_some();
         let split = ranks > 1 && !whole && rows >= self.sharing.rows_from;
         let rows = split && backend.splits_rows() && rows::starts(rows, ranks).is_some();
+        // Where rows are split, each rank's own choose from all.
+        let index = ranks > 1 && long && !rows && backend.splits_index();
         Shared { index, first_rows, rows }
     }
 
@@ -553,6 +562,11 @@ impl Model {
         let (head, output) = (self.weights.head(), self.weights.output());
         let none = Logits { vocabulary: pass.shape.vocabulary, ..Logits::default() };
         let (logits, drawn) = match draws {
+            // What rank 0 does with them, the others neither know nor need.
+            [] if pass.part.rank > 0 => {
+                pass.give_logits(out, &rows, head, output)?;
+                (none.clone(), Vec::new())
+            }
             [] => (pass.logits(out, rows, head, output)?, Vec::new()),
             _ => (none.clone(), pass.draw(out, &rows, (head, output), draws)?),
         };

@@ -7,13 +7,19 @@ use crate::ranks::wide;
 use ironstar_device::Backend as _;
 use ironstar_device::{Gpu, GpuConfig, Local, LocalGroup, Peers};
 use ironstar_gguf::Gguf;
-use ironstar_model::{LogitsFor, Model, Options, Sharing, Span, State, Step, Wanted};
+use ironstar_model::testing::Tiny;
+use ironstar_model::{
+    LogitsFor, Model, Options, Pipeline, Shape, Sharing, Span, Stages, State, Step, Wanted, Wire,
+};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 /// Long enough for a busy machine.
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// As many as the kernels for few rows take.
+const SESSIONS: usize = 16;
 
 struct Files {
     model: Gguf,
@@ -127,10 +133,109 @@ fn cards_give_the_bits_of_one() {
     }
 }
 
+/// A model whose vocabulary goes by equal parts, so that cards put logits together themselves.
+fn even(seed: u64) -> Tiny {
+    let odd = wide(seed);
+    let shape = Shape { vocabulary: 96, ..odd.shape.clone() };
+    Tiny { shape, ..odd }
+}
+
+/// Sessions that go on from one's saved state, all in common steps: logits of all rows, and two of
+/// the states as they are saved.
+fn many_sessions(gpu: &mut Gpu, model: &mut Model, tokens: &[u32]) -> (Vec<f32>, [Vec<u8>; 2]) {
+    let (first, mut rest) = tokens.split_at(37);
+    let mut states: Vec<State> =
+        (0..SESSIONS).map(|_| model.new_state(gpu, 128).unwrap()).collect();
+    let one = &mut states[0];
+    model.forward(gpu, &Step::single(first, 0), &mut [&mut *one], LogitsFor::None).unwrap();
+    model.commit(one, first.len()).unwrap();
+    let saved = one.save(gpu).unwrap();
+    states[1..].iter_mut().for_each(|state| state.restore(gpu, &saved).unwrap());
+    let mut logits = Vec::new();
+    for _ in 0..2 {
+        let (now, later) = rest.split_at(SESSIONS);
+        let spans = states.iter().enumerate();
+        let spans =
+            spans.map(|(row, state)| Span { rows: row..row + 1, position: state.position() });
+        let step = Step { tokens: now.to_vec(), spans: spans.collect() };
+        let mut all: Vec<&mut State> = states.iter_mut().collect();
+        let made = model.forward(gpu, &step, &mut all, LogitsFor::All);
+        logits.extend_from_slice(made.unwrap().values());
+        states.iter_mut().for_each(|state| model.commit(state, 1).unwrap());
+        rest = later;
+    }
+    let saved = [0, SESSIONS - 1].map(|at| states[at].save(gpu).unwrap());
+    states.into_iter().for_each(|state| state.release(gpu));
+    (logits, saved)
+}
+
+/// Sixteen sessions in common steps by the kernels for few rows, each card scoring its part of the
+/// compressed rows, and the logits put together on the cards; the state that all go on from is one
+/// card's, saved and restored.
+#[test]
+fn cards_answer_sixteen_sessions() {
+    let tiny = even(8);
+    let files = Files { model: tiny.gguf_as(&quantised), drafter: None };
+    let tokens = tiny.tokens(37 + 2 * SESSIONS);
+    let (mut gpu, mut model) = card(&files, None, None);
+    let (wanted, states) = many_sessions(&mut gpu, &mut model, &tokens);
+    for ranks in [2, 4] {
+        let peers = Some(Peers::host(ranks));
+        let (found, saved) = on_cards(&files, (ranks, peers), |gpu, model| {
+            model.share(Sharing { index_from: 1, ..Sharing::NEVER });
+            assert!(model.draw_rows(gpu) >= SESSIONS, "cards draw tokens");
+            let given = many_sessions(gpu, model, &tokens);
+            let launched = gpu.launches().kernels;
+            let count = |name| launched.iter().find(|own| own.0 == name).map_or(0, |own| own.1);
+            // One layer has an indexer; a step of 37 rows is too long to be split so.
+            assert_eq!([count("index_pack"), count("index_merge")], [2, 2]);
+            assert_eq!(count("rows_share"), 2 + 2, "candidates and logits of two steps");
+            assert!(launched.iter().any(|own| own.0.starts_with("few_")), "{launched:?}");
+            given
+        });
+        same_bits(&found, &wanted, &format!("{ranks} cards"));
+        assert!(saved == states, "{ranks} cards: saved states are those of one");
+    }
+}
+
+/// A layer pipeline over cards.
+#[test]
+fn nodes_of_cards_give_the_bits_of_one() {
+    let tiny = even(9);
+    let files = Files { model: tiny.gguf_as(&quantised), drafter: None };
+    let tokens = tiny.tokens(27);
+    let (wanted, state) = on_one(&files, &tokens);
+    let node = |pipeline: Pipeline| {
+        let mut gpu = Gpu::host(GpuConfig::default()).unwrap();
+        let (options, pipeline) = (Options::default(), Some(pipeline));
+        let model = &files.model;
+        let model = Model::load_node(model, None, &mut gpu, options, pipeline, &mut |_| {});
+        (gpu, model.unwrap())
+    };
+    let mut group = LocalGroup::whole(2, DEADLINE);
+    let other = group.pop().unwrap();
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let pipeline = Pipeline::hear(Box::new(other), &mut |_| false).unwrap();
+            let (mut gpu, mut model) = node(pipeline);
+            model.follow(&mut gpu, &mut |_| false).unwrap();
+        });
+        let stages = Stages::parse("0,1-2").unwrap();
+        let pipeline = Pipeline::lead(Box::new(group.remove(0)), stages, Wire::F32).unwrap();
+        let (mut gpu, mut model) = node(pipeline);
+        model.meet(&mut gpu, DEADLINE).unwrap();
+        let (found, saved) = steps(&mut gpu, &mut model, &tokens, &[17, 1, 9]);
+        found.assert_same_bits(&wanted, "two nodes");
+        assert!(saved == state, "a saved state is that of one");
+        model.dismiss(&mut gpu);
+        other.join().unwrap();
+    });
+}
+
 /// Rows of two sessions, some of either on each card.
 #[test]
 fn cards_share_rows_of_several_sessions() {
-    let tiny = wide(5);
+    let tiny = even(5);
     let files = Files { model: tiny.gguf_as(&quantised), drafter: None };
     let tokens = tiny.tokens(74);
     let (mut gpu, mut model) = card(&files, None, None);
@@ -139,8 +244,10 @@ fn cards_share_rows_of_several_sessions() {
         let given = two_sessions(gpu, model, &tokens);
         let shared = gpu.launches().kernels;
         let count = |name| shared.iter().find(|own| own.0 == name).map_or(0, |own| own.1);
-        // Two steps were long enough. Streams are shared where logits are wanted.
-        assert_eq!([count("rows_sum"), count("rows_share")], [2 * 2 * 3, 2 * (2 * 3 + 1) + 1]);
+        // Two steps were long enough. Streams are shared where logits are wanted, and the logits of
+        // two steps.
+        let shared = 2 * (2 * 3 + 1) + 1 + 2;
+        assert_eq!([count("rows_sum"), count("rows_share")], [2 * 2 * 3, shared]);
         given
     });
     same_bits(&found, &wanted, "two sessions");

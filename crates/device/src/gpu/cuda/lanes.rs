@@ -45,6 +45,11 @@ impl Lanes {
         self.meets = false;
     }
 
+    /// Something was put on the lane that is no launch of ours.
+    pub fn broken_off(&mut self) {
+        self.meets = true;
+    }
+
     /// Starts a recording on the main stream.
     pub fn begin(&mut self, context: &Context, main: &Stream) -> Result<(), Error> {
         self.end();

@@ -24,8 +24,10 @@ pub use probe::{CudaDevice, cuda_devices, cuda_read_bandwidth};
 pub use timeline::{Stamp, Timeline, timeline_tables};
 pub use times::{KernelTime, KernelTimes};
 
-use super::driver::{Address, Driver, Facts, Fill, Graph, Kernel};
-use super::exchange::{Lent, Map};
+use super::driver::{
+    Address, Collective, Driver, Facts, Fill, GATHER, GATHER_KERNEL, Graph, Kernel,
+};
+use super::exchange::{Lent, Map, bytes_of_gather};
 use crate::Error;
 use call::{check, failure};
 use context::{Context, Stream, shown};
@@ -81,6 +83,7 @@ pub(crate) struct Cuda {
     capturing: bool,
     /// Streams of the lanes of a recording beside the main one, and places on any of them.
     lanes: Lanes,
+    collective: Option<Arc<dyn Collective>>,
     /// Launches may overlap: every kernel of the text waits first.
     overlap: bool,
     clock: Option<Clock>,
@@ -124,6 +127,7 @@ impl Cuda {
             names,
             capturing,
             lanes,
+            collective: None,
             overlap: waiting.is_some(),
             clock: config.times.clone().map(Clock::new),
             stamps,
@@ -152,6 +156,21 @@ impl Cuda {
     }
 
     /// Refuses ranges that are not inside one allocation, which the card would only report later.
+    /// Puts a gather of all ranks where the next launch would go.
+    fn gather(&mut self, buffers: &[Address], arguments: &[u8]) -> Result<(), Error> {
+        let (Some(by), [from, to]) = (self.collective.clone(), buffers) else {
+            return Err(Error::Handle { operation: "launch", id: GATHER_KERNEL.0 });
+        };
+        let bytes = bytes_of_gather(arguments);
+        self.inside("gather", *from, bytes)?;
+        self.inside("gather", *to, bytes.saturating_mul(by.ranks()))?;
+        let stream = self.lanes.stream(&self.main).raw();
+        by.gather(*from, *to, bytes, stream.cast())?;
+        // What follows waits for its end: its kernels say nothing before.
+        self.lanes.broken_off();
+        Ok(())
+    }
+
     fn inside(&self, operation: &'static str, at: Address, bytes: usize) -> Result<(), Error> {
         let below = self.allocations.range(..=at.0).next_back();
         let fits = below.is_some_and(|(start, size)| {
@@ -305,9 +324,18 @@ impl Driver for Cuda {
         peer::lend(&self.context, map)
     }
 
+    fn collective(&mut self, by: Arc<dyn Collective>) -> Result<(), Error> {
+        self.collective = Some(by);
+        // Calls of the library that follow are about this card.
+        self.context.enter()
+    }
+
     fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error> {
         if let Some(kernel) = self.names.get(name) {
             return Ok(*kernel);
+        }
+        if name == GATHER && self.collective.is_some() {
+            return Ok(GATHER_KERNEL);
         }
         self.context.enter()?;
         let text = CString::new(name).expect("names of kernels are words");
@@ -339,6 +367,9 @@ impl Driver for Cuda {
         arguments: &[u8],
     ) -> Result<(), Error> {
         self.context.enter()?;
+        if kernel == GATHER_KERNEL {
+            return self.gather(buffers, arguments);
+        }
         let index = usize::try_from(kernel.0).ok().filter(|index| *index < self.kernels.len());
         let index = index.ok_or(Error::Handle { operation: "launch", id: kernel.0 })?;
         let known = [self.context.tells_parameters(), self.stamps.is_some()];

@@ -16,6 +16,7 @@ mod agree;
 mod apart;
 mod carrier;
 mod map;
+mod nccl;
 mod peer;
 mod ranks;
 mod rows;
@@ -27,9 +28,11 @@ mod words;
 pub use agree::GateRoute;
 pub(super) use apart::{Apart, are_left_out, join_epoch, note};
 pub(crate) use map::{Lent, Map};
+pub use nccl::Nccl;
+pub(super) use nccl::{Gatherer, bytes_of_gather};
 pub use peer::GatePeer;
 pub(super) use ranks::Ranks;
-pub(super) use rows::{share, sum_own};
+pub(super) use rows::{share, share_words, sum_own};
 pub use window::Peers;
 pub(super) use window::Window;
 
@@ -38,7 +41,7 @@ use super::driver::Address;
 use super::record::Place;
 use super::store::Ask;
 use super::{Gpu, small};
-use crate::{Buffer, Error, Exchange, ExchangeError, GateKind};
+use crate::{Buffer, Error, Exchange, ExchangeError, GateKind, Part};
 use std::time::Duration;
 
 /// `GATE_UNITS`, `GATE_CHUNK`, `GATE_CHUNKS`, `GATE_HEAD` and `GATE_TIMES` of the kernels.
@@ -90,6 +93,13 @@ pub(super) fn splits_rows(gpu: &Gpu) -> bool {
 pub(super) struct StepGates {
     now: Place,
     base: u32,
+}
+
+impl Gates {
+    /// Which of the ranks this is.
+    pub(super) fn part(&self) -> Part {
+        Part { rank: self.rank, ranks: self.ranks }
+    }
 }
 
 impl Gpu {
@@ -183,6 +193,9 @@ pub(super) fn sum(
 ) -> Result<bool, Error> {
     if are_left_out(gpu) {
         return Ok(true);
+    }
+    if gpu.nccl.is_some() {
+        return nccl::sum(gpu, gate, buffer, len);
     }
     if !enter(gpu)? {
         return Ok(false);
@@ -306,6 +319,7 @@ fn mark(gpu: &mut Gpu) -> Result<Option<(GateKind, usize)>, Error> {
 
 /// Refuses what was computed behind a gate that failed. The group is broken then.
 pub(super) fn look(gpu: &mut Gpu) -> Result<(), Error> {
+    nccl::look(gpu)?;
     let Some((gate, rank)) = mark(gpu)? else { return Ok(()) };
     let waited_ms = gpu.gates.as_ref().map_or(0, |gates| milliseconds(gates.limit));
     let late = ExchangeError::Late { rank, waited_ms, gate: gate.name() };

@@ -62,6 +62,32 @@ fn run(
         let wanted = "`Backend::splits_rows` says where they can be shared".to_owned();
         return Err(Error::Unsupported { found, wanted });
     }
+    let all = starts.last().copied().unwrap_or(0);
+    let segments =
+        rows.iter().map(|rows| segment(gpu, *rows, all)).collect::<Result<Vec<_>, _>>()?;
+    meet(gpu, gate, &segments, starts, sums)
+}
+
+/// All ranks get all words of a place, of which each has its own, from `starts[rank]` on; whoever
+/// asks has seen that there are gates.
+pub(in super::super) fn share_words(
+    gpu: &mut Gpu,
+    gate: GateKind,
+    place: Place,
+    starts: &[usize],
+) -> Result<(), Error> {
+    enter(gpu)?;
+    meet(gpu, gate, &[Segment { place, words: 1 }], starts, false)
+}
+
+/// One meeting of all ranks, in as many gates as it needs.
+fn meet(
+    gpu: &mut Gpu,
+    gate: GateKind,
+    segments: &[Segment],
+    starts: &[usize],
+    sums: bool,
+) -> Result<(), Error> {
     let ranks = gpu.gates.as_ref().map_or(0, |gates| gates.ranks);
     let lens: Vec<usize> = starts.windows(2).map(|w| w[1].saturating_sub(w[0])).collect();
     let fits = lens.len() == ranks
@@ -70,9 +96,7 @@ fn run(
     let wanted = "a range for each rank, at multiples of four rows, of eight at least";
     check(OPERATION, fits, || format!("rows {starts:?} of {ranks} ranks"), wanted)?;
     let all = starts[ranks];
-    let segments =
-        rows.iter().map(|rows| segment(gpu, *rows, all)).collect::<Result<Vec<_>, _>>()?;
-    let pieces = pieces(&segments, &lens);
+    let pieces = pieces(segments, &lens);
     let found = || format!("rows {starts:?} in {pieces} gates");
     check(OPERATION, lens.iter().all(|len| len / pieces >= LEAST), found, "fewer or shorter rows")?;
     for piece in 0..pieces {
@@ -81,7 +105,7 @@ fn run(
             (starts[rank] + rows.start, rows.len())
         };
         let ranges: Vec<(usize, usize)> = (0..ranks).map(range).collect();
-        launch(gpu, gate, &segments, &ranges, sums)?;
+        launch(gpu, gate, segments, &ranges, sums)?;
     }
     let rank = gpu.gates.as_ref().map_or(0, |gates| gates.rank);
     let words: usize = segments.iter().map(|segment| segment.words).sum();

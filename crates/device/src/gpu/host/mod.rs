@@ -10,8 +10,8 @@ mod memory;
 pub use fault::HostFault;
 pub(crate) use memory::Memory;
 
-use super::driver::{Address, Driver, Facts, Graph, Kernel};
-use super::exchange::{Lent, Map};
+use super::driver::{Address, Collective, Driver, Facts, GATHER, GATHER_KERNEL, Graph, Kernel};
+use super::exchange::{Lent, Map, bytes_of_gather};
 use super::text;
 use crate::Error;
 use libloading::Library;
@@ -78,6 +78,7 @@ pub(crate) struct Host {
     /// Allocations that were passed to kernels since their marks were last checked.
     passed: HashSet<u64>,
     fault: HostFault,
+    collective: Option<Arc<dyn Collective>>,
     library: Library,
 }
 
@@ -139,7 +140,8 @@ impl Host {
         };
         let (kernels, names, passed) = (Vec::new(), HashMap::new(), HashSet::new());
         let (allocations, fault) = (BTreeMap::new(), HostFault::default());
-        Ok(Host { facts, runtime, kernels, names, allocations, passed, fault, library })
+        let collective = None;
+        Ok(Host { facts, runtime, kernels, names, allocations, passed, fault, collective, library })
     }
 
     /// The allocation that an address lies in or behind.
@@ -181,7 +183,7 @@ fn device_error(doing: &'static str, found: String) -> Error {
 
 /// Path of the library of this text, compiled if it is not there. Other tests may do the same at
 /// the same time: each compiles under its own name and renames.
-fn compiled(text: &str) -> Result<PathBuf, Error> {
+pub(crate) fn compiled(text: &str) -> Result<PathBuf, Error> {
     let io = |error: std::io::Error| device_error("writing the kernel text", error.to_string());
     let folder = std::env::temp_dir().join("ironstar-host-kernels");
     std::fs::create_dir_all(&folder).map_err(io)?;
@@ -296,9 +298,17 @@ impl Driver for Host {
         Ok(Lent::new(map.clone(), Address(map.start() as u64), None))
     }
 
+    fn collective(&mut self, by: Arc<dyn Collective>) -> Result<(), Error> {
+        self.collective = Some(by);
+        Ok(())
+    }
+
     fn kernel(&mut self, name: &'static str) -> Result<Kernel, Error> {
         if let Some(kernel) = self.names.get(name) {
             return Ok(*kernel);
+        }
+        if name == GATHER && self.collective.is_some() {
+            return Ok(GATHER_KERNEL);
         }
         // SAFETY: only the address is taken; `host_launch` calls it as a kernel.
         let symbol =
@@ -326,6 +336,12 @@ impl Driver for Host {
     ) -> Result<(), Error> {
         if self.fault.strikes() {
             return Err(device_error("launching a kernel", "a planted fault".into()));
+        }
+        if let (GATHER_KERNEL, Some(by), [from, to]) = (kernel, &self.collective, buffers) {
+            let bytes = bytes_of_gather(arguments);
+            self.range("gather", *from, bytes)?;
+            self.range("gather", *to, bytes.saturating_mul(by.ranks()))?;
+            return by.gather(*from, *to, bytes, std::ptr::null_mut());
         }
         let found = usize::try_from(kernel.0).ok().and_then(|index| self.kernels.get(index));
         let (function, name) = found.ok_or(Error::Handle { operation: "launch", id: kernel.0 })?;

@@ -2,11 +2,12 @@
 
 use super::super::arguments::IndexArgs;
 use super::super::lanes::hidden;
+use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{FEW_ROWS, Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
+use super::super::{FEW_ROWS, Gpu, SOME_ROWS, Scratch, Shortcuts, check, exchange, size, small};
 use super::GROUP;
 use super::heads::check_row;
-use crate::{Element, Error, IndexSelect};
+use crate::{Element, Error, GateKind, IndexSelect, Part};
 use ironstar_quant::fp4;
 
 const OPERATION: &str = "index_select";
@@ -61,7 +62,80 @@ fn choose_kernel(gpu: &Gpu, n: usize) -> (&'static str, u32) {
     }
 }
 
+/// Candidates that the threads of `index_merge` can hold: four each.
+const MERGE_MAX: usize = 4096;
+
+/// [`crate::Backend::index_together`].
+pub(in super::super) fn together(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Result<bool, Error> {
+    let part = gpu.part();
+    let n = gpu.rows.len();
+    let fp4_rows = a.rows.iter().all(|rows| rows.element == Element::Fp4Row);
+    let keys_max = a.rows.iter().map(|rows| rows.len).max().unwrap_or(0);
+    let fits = gpu.gates.is_some()
+        && exchange::splits_rows(gpu)
+        && n > 0
+        && n <= SOME_ROWS
+        && gpu.takes(Shortcuts::INDEX)
+        && fp4_rows
+        && keys_max > a.top_k
+        && size(&[n, keys_max]) <= SCORES_MAX
+        && size(&[slots(a.top_k), part.ranks]) <= MERGE_MAX
+        && gpu.driver.facts().group_max >= WIDE_GROUP;
+    select(gpu, a, if fits { part } else { Part::WHOLE })?;
+    Ok(true)
+}
+
+/// Candidates of a rank and row: what a gate carries begins at multiples of four words.
+fn slots(top_k: usize) -> usize {
+    top_k.next_multiple_of(4)
+}
+
+/// What the ranks chose, each from its run, becomes the choice of all.
+fn merge(
+    gpu: &mut Gpu,
+    arguments: IndexArgs,
+    [scores, positions, out]: [Place; 3],
+    n: usize,
+) -> Result<(), Error> {
+    let Part { rank, ranks } = gpu.part();
+    let words = size(&[2, n, usize::try_from(arguments.slots).unwrap_or(usize::MAX)]);
+    let all = gpu.scratch(Scratch::Candidates, size(&[ranks, words, 4]))?;
+    let Place::At(first) = all else { unreachable!("scratch lies in memory that stays") };
+    let mine = Place::At(first.offset(4 * size(&[rank, words]) as u64));
+    let rows = small(OPERATION, n)?;
+    let grid = [arguments.slots.div_ceil(GROUP), rows, 1];
+    gpu.launch("index_pack", grid, GROUP, &[scores, positions, out, mine], &arguments)?;
+    let starts: Vec<usize> = (0..=ranks).map(|rank| rank * words).collect();
+    exchange::share_words(gpu, GateKind::Index, all, &starts)?;
+    let arguments = IndexArgs { row0: rows, ..arguments };
+    gpu.launch("index_merge", [rows, 1, 1], WIDE_GROUP, &[all, positions, out], &arguments)
+}
+
+/// [`crate::Backend::index_select`].
 pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Result<(), Error> {
+    select(gpu, a, Part::WHOLE)
+}
+
+/// What does not depend on the rows.
+fn arguments_of(a: &IndexSelect<'_>, part: Part) -> Result<IndexArgs, Error> {
+    #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
+    let factor = 1.0 / ((a.width * a.heads) as f32).sqrt();
+    Ok(IndexArgs {
+        heads: small(OPERATION, a.heads)?,
+        width: small(OPERATION, a.width)?,
+        pairs: small(OPERATION, a.rope.pairs)?,
+        ratio: small(OPERATION, a.ratio)?,
+        top_k: small(OPERATION, a.top_k)?,
+        rank: small(OPERATION, part.rank)?,
+        ranks: small(OPERATION, part.ranks)?,
+        slots: small(OPERATION, slots(a.top_k))?,
+        factor,
+        ..IndexArgs::default()
+    })
+}
+
+/// The choice from all rows, or as one of several ranks, which all do this.
+fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
     let n = gpu.rows.len();
     if n == 0 {
         return Ok(());
@@ -85,26 +159,16 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
     }
     let (positions, span_of) = (gpu.positions(), gpu.span_of());
     let (table, rows) = (gpu.angles(OPERATION, a.rope)?, gpu.table(rows));
-    #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
-    let factor = 1.0 / ((a.width * a.heads) as f32).sqrt();
-    let heads = small(OPERATION, a.heads)?;
     let mut arguments = IndexArgs {
-        heads,
-        width: small(OPERATION, a.width)?,
-        pairs: small(OPERATION, a.rope.pairs)?,
-        ratio: small(OPERATION, a.ratio)?,
-        top_k: small(OPERATION, a.top_k)?,
         fp4: u32::from(fp4_rows),
         stride: small(OPERATION, keys_max.max(1))?,
-        row0: 0,
-        factor,
-        pad: 0,
+        ..arguments_of(a, part)?
     };
     let queries = gpu.scratch(Scratch::Queries, size(&[n, a.heads, fp4::INDEXER_BYTES]))?;
     let scoring = keys_max > a.top_k;
     if scoring {
         let places = [q, table, positions, queries];
-        let grid = [heads, gpu.n(), 1];
+        let grid = [arguments.heads, gpu.n(), 1];
         gpu.launch("index_queries", grid, GROUP, &places, &arguments)?;
     }
     let batch = (SCORES_MAX / keys_max.max(1)).clamp(1, n);
@@ -121,13 +185,18 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
                 false => ("index_scores_f32", q, GROUP, GROUP),
             };
             let places = [q, weights, positions, span_of, rows, scores];
-            let grid = [arguments.stride.div_ceil(keys), count, 1];
+            let own = arguments.stride.div_ceil(arguments.ranks);
+            let grid = [own.div_ceil(keys), count, 1];
             gpu.through_tables(hidden::INDEX, 0);
             gpu.launch(name, grid, group, &places, &arguments)?;
         }
         let (places, grid) = ([scores, positions, out], [count, 1, 1]);
         let (name, group) = choose_kernel(gpu, n);
         gpu.launch(name, grid, group, &places, &arguments)?;
+    }
+    if part.ranks > 1 {
+        // All rows were one batch.
+        merge(gpu, arguments, [scores, positions, out], n)?;
     }
     Ok(())
 }

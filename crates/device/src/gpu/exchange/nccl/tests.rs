@@ -1,0 +1,107 @@
+//! Sums by a library that behaves like NVIDIA's (`tests/fake/nccl.cpp`), ranks on threads.
+
+use super::super::super::host::compiled;
+use super::*;
+use crate::{Backend, Element, GpuConfig, LocalGroup};
+use std::path::PathBuf;
+use std::thread;
+
+/// Long enough for a busy machine.
+const LONG: Duration = Duration::from_secs(120);
+
+fn library() -> PathBuf {
+    compiled(include_str!("../../../../tests/fake/nccl.cpp")).expect("a compiler")
+}
+
+/// Runs a closure on each rank of a group whose sums go by the library.
+fn on_all<T: Send>(ranks: usize, work: impl Fn(&mut Gpu) -> T + Sync) -> Vec<T> {
+    let nccl = Nccl::load(Some(&library()), ranks).expect("it was just compiled");
+    thread::scope(|scope| {
+        let (nccl, work) = (&nccl, &work);
+        let start = |local| {
+            scope.spawn(move || {
+                let gpu = Gpu::host(GpuConfig::default()).expect("a compiler");
+                let gpu = gpu.with_exchange(Box::new(local)).with_nccl(nccl);
+                let (mut gpu, refused) = gpu.expect("all are there");
+                assert_eq!(refused, None);
+                let given = work(&mut gpu);
+                // Who leaves ends what the others have not looked at.
+                let exchange = gpu.exchange().expect("a rank");
+                exchange.gather(GateKind::Status, &[1], &mut vec![0; ranks]).expect("all end");
+                given
+            })
+        };
+        let threads: Vec<_> = LocalGroup::whole(ranks, LONG).into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+fn part(rank: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|at| (at as f32 * 1.7 - 40.0) * (rank + 1) as f32 * 0.3).collect()
+}
+
+fn sum_of(gpu: &mut Gpu, mine: &[f32]) -> Result<Vec<u32>, Error> {
+    let arena = gpu.arena();
+    let buffer = gpu.alloc(arena, Element::F32, mine.len()).expect("a small number");
+    gpu.write_f32(buffer, 0, mine)?;
+    let mut all = vec![0.0; mine.len()];
+    let given = gpu.sum_ranks(GateKind::Ffn, buffer, mine.len());
+    let given = given.and_then(|done| {
+        assert!(done);
+        gpu.read_f32(buffer, 0, &mut all)
+    });
+    gpu.release(arena);
+    given.map(|()| all.iter().map(|value| value.to_bits()).collect())
+}
+
+#[test]
+fn gathered_parts_are_added_by_the_tree() {
+    for ranks in [2, 4, 8] {
+        let all = on_all(ranks, |gpu| {
+            let rank = gpu.exchange().expect("a rank").rank();
+            assert!(!gpu.splits_rows(), "rows go whole");
+            let sums = [1, 700, 4096].map(|len| sum_of(gpu, &part(rank, len)));
+            let counts = gpu.exchange().expect("a rank").counts();
+            (sums.map(|sum| sum.expect("the group is whole")), counts.of(GateKind::Ffn))
+        });
+        for (sums, gates) in all {
+            assert_eq!(gates, 3);
+            for sum in sums {
+                let parts: Vec<_> = (0..ranks).map(|rank| part(rank, sum.len())).collect();
+                for (at, bits) in sum.iter().enumerate() {
+                    let own: Vec<f32> = parts.iter().map(|part| part[at]).collect();
+                    let wanted = ironstar_quant::subtree(&own).to_bits();
+                    assert_eq!(*bits, wanted, "{at} of {}, {ranks} ranks", sum.len());
+                }
+            }
+        }
+    }
+}
+
+/// A rank that gives up ends the others' waiting inside the library; the next epoch has
+/// communicators of its own.
+#[test]
+fn who_gives_up_ends_the_gathers_of_the_others() {
+    let all = on_all(2, |gpu| {
+        let exchange = gpu.exchange().expect("a rank");
+        let rank = exchange.rank();
+        if rank == 1 {
+            exchange.abort("no memory");
+        } else {
+            let begun = Instant::now();
+            sum_of(gpu, &part(0, 300)).expect_err("rank 1 gave up");
+            assert!(begun.elapsed() < LONG / 4, "{:?}", begun.elapsed());
+        }
+        let exchange = gpu.exchange().expect("a rank");
+        assert_eq!(exchange.reform(), Ok(1));
+        sum_of(gpu, &part(rank, 300)).expect("whole again")
+    });
+    assert_eq!(all[0], all[1]);
+}
+
+#[test]
+fn a_library_that_is_not_there_is_named() {
+    let error = Nccl::load(Some(Path::new("/no/such/libnccl.so.2")), 2).map(|_| ());
+    let error = error.expect_err("no such file").to_string();
+    assert!(error.contains("transport nccl") && error.contains("--transport peer"), "{error}");
+}
