@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn a_probability_is_what_softmax_gives() {
-        let logits: Vec<f32> = (0..5000u16).map(|i| f32::from(i * 7919 % 997) / 90.0).collect();
+        let value = |i: u32| u16::try_from(i * 7919 % 997).expect("below 997");
+        let logits: Vec<f32> = (0..5000).map(|i| f32::from(value(i)) / 90.0).collect();
         let (at, top) = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("some");
         let sum: f64 = logits.iter().map(|l| (f64::from(*l) - f64::from(*top)).exp()).sum();
         let found = probability(&logits, u32::try_from(at).expect("small"));
