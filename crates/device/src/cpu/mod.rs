@@ -23,6 +23,7 @@ mod spare;
 pub(crate) mod steps;
 mod store;
 mod wide;
+mod zeroed;
 
 use crate::*;
 pub use isa::Isa;

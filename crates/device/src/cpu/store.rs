@@ -1,9 +1,9 @@
 //! Buffers and arenas. Each buffer is borrowed for the length of one operation; a second borrow
 //! that would alias a written buffer is an error of the caller.
 
+use super::zeroed::Zeroed;
 use crate::{Arena, Buffer, Element, Error};
 use ironstar_quant::fp4::INDEXER_BYTES;
-use std::alloc::{Layout, alloc_zeroed};
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::HashMap;
 
@@ -13,10 +13,10 @@ pub(crate) type Fp4Row = [u8; INDEXER_BYTES];
 /// What a buffer holds.
 #[derive(Debug)]
 pub(crate) enum Data {
-    F32(Vec<f32>),
-    Bf16(Vec<u16>),
-    U32(Vec<u32>),
-    Fp4(Vec<Fp4Row>),
+    F32(Zeroed<f32>),
+    Bf16(Zeroed<u16>),
+    U32(Zeroed<u32>),
+    Fp4(Zeroed<Fp4Row>),
 }
 
 #[derive(Debug)]
@@ -34,42 +34,13 @@ pub(crate) struct Store {
     next_arena: u32,
 }
 
-/// Elements that may be zeroed memory.
-///
-/// # Safety
-/// All zero bytes must be a valid value.
-unsafe trait Zeroable {}
-// SAFETY: plain numbers and bytes.
-unsafe impl Zeroable for f32 {}
-// SAFETY: as above.
-unsafe impl Zeroable for u16 {}
-// SAFETY: as above.
-unsafe impl Zeroable for u32 {}
-// SAFETY: as above.
-unsafe impl Zeroable for Fp4Row {}
-
-/// Zeroed elements; pages that are never touched cost nothing. `None` if there is no memory.
-fn zeroed<T: Zeroable>(len: usize) -> Option<Vec<T>> {
-    let layout = Layout::array::<T>(len).ok()?;
-    if layout.size() == 0 {
-        return Some(Vec::new());
-    }
-    // SAFETY: the layout is not empty.
-    let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
-    if start.is_null() {
-        return None;
-    }
-    // SAFETY: allocated by the global allocator with the layout of `len` elements, all initialised.
-    Some(unsafe { Vec::from_raw_parts(start, len, len) })
-}
-
 impl Data {
     fn zeroed(element: Element, len: usize) -> Option<Self> {
         Some(match element {
-            Element::F32 => Data::F32(zeroed(len)?),
-            Element::Bf16 => Data::Bf16(zeroed(len)?),
-            Element::U32 => Data::U32(zeroed(len)?),
-            Element::Fp4Row => Data::Fp4(zeroed(len)?),
+            Element::F32 => Data::F32(Zeroed::new(len)?),
+            Element::Bf16 => Data::Bf16(Zeroed::new(len)?),
+            Element::U32 => Data::U32(Zeroed::new(len)?),
+            Element::Fp4Row => Data::Fp4(Zeroed::new(len)?),
         })
     }
 
@@ -138,7 +109,7 @@ impl Store {
             Some(id) => id,
             None => {
                 let id = u32::try_from(self.slots.len()).map_err(|_| memory())?;
-                let data = RefCell::new(Data::U32(Vec::new()));
+                let data = RefCell::new(Data::U32(Zeroed::empty()));
                 self.slots.push(Slot { generation: 0, data });
                 id
             }
@@ -152,7 +123,7 @@ impl Store {
     pub fn release(&mut self, arena: Arena) {
         for id in self.arenas.remove(&arena.0).unwrap_or_default() {
             let slot = &mut self.slots[id as usize];
-            slot.data = RefCell::new(Data::U32(Vec::new()));
+            slot.data = RefCell::new(Data::U32(Zeroed::empty()));
             // A slot whose generations are used up is retired, so that no old handle fits again.
             if let Some(generation) = slot.generation.checked_add(1) {
                 slot.generation = generation;
