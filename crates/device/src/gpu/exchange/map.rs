@@ -76,6 +76,9 @@ impl Map {
             return Err(wrong(format!("{path} has {found} bytes where a file of {bytes} is due")));
         }
         let file = File::options().read(true).write(true).open(&path).map_err(io)?;
+        if !cannot_shrink(&file).map_err(io)? {
+            return Err(wrong(format!("{path} may be shortened, which would end this process")));
+        }
         let raw = MmapRaw::map_raw(&file).map_err(io)?;
         let map = Map { raw, file, nonce: offer.nonce };
         let mut words = map.name().into_iter().enumerate();
@@ -125,9 +128,21 @@ fn memory_file(bytes: u64) -> std::io::Result<File> {
     Ok(file)
 }
 
+/// Whether a file is sealed as those of [`memory_file`] are.
+#[cfg(target_os = "linux")]
+fn cannot_shrink(file: &File) -> std::io::Result<bool> {
+    use rustix::fs::{SealFlags, fcntl_get_seals};
+    Ok(fcntl_get_seals(file)?.contains(SealFlags::SHRINK))
+}
+
 #[cfg(not(target_os = "linux"))]
 fn memory_file(_: u64) -> std::io::Result<File> {
     Err(std::io::Error::other("only Linux has files that are memory"))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn cannot_shrink(_: &File) -> std::io::Result<bool> {
+    Ok(false)
 }
 
 #[cfg(unix)]

@@ -225,6 +225,13 @@ fn windows_that_are_not_offered_are_refused() {
     assert!(error.expect_err("another size").contains("8192 bytes"));
     let error = open(super::super::map::Offer { process: u64::MAX, ..offer });
     assert!(error.expect_err("no process").contains("/proc/"));
+    let path = std::env::temp_dir().join(format!("ironstar-no-window-{}", std::process::id()));
+    let file = std::fs::File::create(&path).expect("a folder for passing files");
+    file.set_len(4096).expect("a small file");
+    let descriptor = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&file)).expect("it is open");
+    let error = open(super::super::map::Offer { descriptor, ..offer });
+    assert!(error.expect_err("it may be shortened").contains("/proc/"));
+    std::fs::remove_file(path).expect("it is there");
     let mut wait = Wait::new(Duration::ZERO, &|| true);
     let slot = Slot { ranks: 2, from: 1, sequence: 1, epoch: 0, chunked: false };
     let whole = Map::new(super::super::window::bytes(2)).expect("a machine has some memory");
