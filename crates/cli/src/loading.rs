@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::flags::{self, BackendName, DebugKey, IsaName, Numerics};
 use crate::progress::Progress;
 use crate::ranks::{self, Group};
-use ironstar_device::{Isa, Shortcuts, cuda_devices};
+use ironstar_device::{CudaDevice, Isa, Shortcuts, cuda_devices};
 use ironstar_engine::{Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
 use ironstar_model::{
@@ -77,7 +77,7 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         store_ram_bytes: u64::from(flags.state_ram_mib) << 20,
         ..EngineOptions::default()
     };
-    tell_card_plan(flags, &group, (&opened, &options));
+    let options = EngineOptions { cards: cards(flags, &group, (&opened, &options)), ..options };
     let bar = Progress::new("loading", 0, "bytes");
     let mut on_progress = |progress: ironstar_model::Progress<'_>| {
         bar.total(progress.bytes_total as u64);
@@ -122,23 +122,33 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
     Ok((engine, opened))
 }
 
-/// Says what a card will hold, unless the model is shared or stays on the processor.
-fn tell_card_plan(
+/// The cards, where the model is to be on one of them, and says what that will hold. What keeps the
+/// driver from telling is told by who opens the card.
+fn cards(
     flags: &flags::Model,
     group: &Group,
     (opened, options): (&Opened, &EngineOptions),
-) {
-    if group.ranks == 1 && group.layers.is_none() && flags.backend != BackendName::Cpu {
-        // Nothing is lost if nobody reads it.
-        let plan = card_plan(opened, options, flags.ctx);
-        plan.iter().for_each(|text| drop(writeln!(std::io::stderr(), "ironstar: {text}")));
+) -> Option<Vec<CudaDevice>> {
+    if group.ranks > 1 || group.layers.is_some() || flags.backend == BackendName::Cpu {
+        return None;
     }
+    let cards = match (cuda_devices(), flags.backend) {
+        (Ok(cards), _) => cards,
+        (Err(_), BackendName::Auto) => Vec::new(),
+        (Err(_), _) => return None,
+    };
+    let plan = cards.first().and_then(|card| card_plan(card, opened, options, flags.ctx));
+    plan.iter().for_each(|text| ranks::note(text));
+    Some(cards)
 }
 
-/// What the first card would hold, where there is one; a file that cannot be read is told of when
-/// it is loaded.
-fn card_plan(opened: &Opened, options: &EngineOptions, context: usize) -> Option<String> {
-    let card = cuda_devices().ok()?.into_iter().next()?;
+/// What a card would hold; a file that cannot be read is told of when it is loaded.
+fn card_plan(
+    card: &CudaDevice,
+    opened: &Opened,
+    options: &EngineOptions,
+    context: usize,
+) -> Option<String> {
     let bytes = |gguf: &Gguf| -> u64 {
         let tensors = gguf.tensors().iter().filter_map(|tensor| gguf.bytes(tensor).ok());
         tensors.map(|bytes| bytes.len() as u64).sum()

@@ -6,7 +6,6 @@
 //! runs one suite over every transport.
 
 mod bytes;
-mod functions;
 mod map;
 mod memory;
 #[cfg(feature = "mpi")]

@@ -18,6 +18,7 @@
 mod args;
 mod cpu;
 mod exchange;
+mod functions;
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
 mod gpu;
 mod handles;

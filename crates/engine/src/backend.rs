@@ -66,10 +66,11 @@ pub fn open_backend(
 
 /// Opens the backend that the options name for such weights.
 pub(crate) fn open(options: &EngineOptions, need: Need) -> Result<Opened, Error> {
-    let devices = match options.backend {
-        BackendChoice::Cpu => return cpu(options, need),
-        BackendChoice::Cuda => cuda_devices()?,
-        BackendChoice::Auto => cuda_devices().unwrap_or_default(),
+    let devices = match (options.backend, &options.cards) {
+        (BackendChoice::Cpu, _) => return cpu(options, need),
+        (_, Some(cards)) => cards.clone(),
+        (BackendChoice::Cuda, None) => cuda_devices()?,
+        (BackendChoice::Auto, None) => cuda_devices().unwrap_or_default(),
     };
     let device = usize::try_from(options.card).ok().and_then(|card| devices.get(card));
     let on_card = || Ok(Opened { backend: cuda(options)?, note: None });

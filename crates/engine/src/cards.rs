@@ -7,8 +7,8 @@
 use crate::backend::{RESERVE_BYTES, gib, gpu_config};
 use crate::{EngineOptions, Error};
 use ironstar_device::{
-    Backend, CudaConfig, Error as DeviceError, Exchange, ExchangeError, Gpu, KernelTimes, Local,
-    LocalGroup, Nccl, Part, Peers, cuda_devices,
+    Backend, CudaConfig, CudaDevice, Error as DeviceError, Exchange, ExchangeError, Gpu,
+    KernelTimes, Local, LocalGroup, Nccl, Part, Peers, cuda_devices,
 };
 use ironstar_gguf::Gguf;
 use ironstar_model::deepseek_v4::{SparkShape, drafter_specs, rank_plan, tensor_specs};
@@ -20,7 +20,8 @@ use std::time::Duration;
 
 /// How long a gate inside a kernel waits.
 const GATE: Duration = Duration::from_secs(10);
-/// How long the threads wait for each other: compiling kernels at the first start takes seconds.
+/// How long the threads wait for each other, also inside NVIDIA's library, which does not say for
+/// which gate: compiling kernels at the first start takes seconds, and so does a long step.
 const THREADS: Duration = Duration::from_secs(120);
 
 /// Opens model and drafter once more: every thread maps the files itself.
@@ -59,6 +60,22 @@ struct Room {
     number: u32,
     name: String,
     free: u64,
+}
+
+impl Room {
+    fn of(card: &CudaDevice) -> Room {
+        Room { number: card.index, name: card.name.clone(), free: card.memory_free }
+    }
+
+    /// What a rank will hold there, for people.
+    fn line(&self, rank: usize, bytes: u64) -> String {
+        let Room { number, name, free } = self;
+        format!(
+            "rank {rank} on card {number} ({name}) will hold {} MiB of weights; {} MiB are free",
+            bytes >> 20,
+            free >> 20
+        )
+    }
 }
 
 impl Cards {
@@ -105,13 +122,9 @@ impl Cards {
             let times = times.clone().filter(|_| rank == 0);
             Gpu::cuda(&CudaConfig { device, cache, times, ..CudaConfig::default() }, config)
         };
-        let room = |number: &u32| {
-            let card = usize::try_from(*number).ok().and_then(|at| all.get(at));
-            let (name, free) =
-                card.map_or((String::new(), 0), |card| (card.name.clone(), card.memory_free));
-            Room { number: *number, name, free }
-        };
-        let rooms = devices.iter().map(room).collect();
+        let card = |number: &u32| usize::try_from(*number).ok().and_then(|at| all.get(at));
+        // All of them are there, as was seen above.
+        let rooms = devices.iter().filter_map(card).map(Room::of).collect();
         Ok(Cards { ranks: devices.len(), make: Arc::new(make), peers, nccl, refused, rooms })
     }
 
@@ -132,16 +145,11 @@ impl Cards {
     /// The same for people, a line a card.
     pub fn plan_lines(&self, gguf: &Gguf, drafter: Option<&Gguf>) -> Result<Vec<String>, Error> {
         let parts = self.plan(gguf, drafter)?;
-        let lines = parts.iter().enumerate().map(|(rank, bytes)| match self.rooms.get(rank) {
+        let line = |(rank, bytes): (usize, u64)| match self.rooms.get(rank) {
             None => format!("rank {rank} will hold {} MiB of weights", bytes >> 20),
-            Some(Room { number, name, free }) => format!(
-                "rank {rank} on card {number} ({name}) will hold {} MiB of weights; {} MiB are \
-                 free",
-                bytes >> 20,
-                free >> 20
-            ),
-        });
-        Ok(lines.collect())
+            Some(room) => room.line(rank, bytes),
+        };
+        Ok(parts.into_iter().enumerate().map(line).collect())
     }
 
     /// Rank 0 of the cards. The others open the files, load their parts and follow; the model is to
@@ -187,7 +195,7 @@ impl Cards {
         let gpu = gpu.with_exchange(exchange);
         match (&self.peers, &self.nccl) {
             (Some(peers), _) => gpu.with_peers(peers, GATE),
-            (None, Some(nccl)) => gpu.with_nccl(nccl),
+            (None, Some(nccl)) => gpu.with_nccl(nccl, THREADS),
             (None, None) => Ok((gpu, None)),
         }
     }

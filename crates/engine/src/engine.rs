@@ -5,7 +5,7 @@ use crate::sampler::Sampler;
 use crate::speculation::CostModel;
 use crate::store::{Disk, Folder, Key, Settings, Store, Writing};
 use crate::{Error, Session};
-use ironstar_device::{Backend, Counters, Draw, Isa, Shortcuts, Step};
+use ironstar_device::{Backend, Counters, CudaDevice, Draw, Isa, Shortcuts, Step};
 use ironstar_gguf::{Gguf, Metadata};
 use ironstar_model::{
     BLOCK_TOKENS, Directions, LogitsFor, Model, Observer, Options as ModelOptions, Output,
@@ -34,6 +34,8 @@ pub struct EngineOptions {
     pub backend: BackendChoice,
     /// Which NVIDIA card, counted from 0.
     pub card: u32,
+    /// All cards, where the driver has been asked for them already; `None` asks it.
+    pub cards: Option<Vec<CudaDevice>>,
     /// Processor threads; 0 means one for each core.
     pub threads: usize,
     /// Instruction set; `None` means the best that is there.
@@ -67,6 +69,7 @@ impl Default for EngineOptions {
         EngineOptions {
             backend: BackendChoice::Auto,
             card: 0,
+            cards: None,
             threads: 0,
             isa: None,
             kernel_cache: None,

@@ -66,6 +66,21 @@ pub(crate) const GATHER: &str = "all_gather";
 /// What [`Driver::kernel`] gives for it.
 pub(crate) const GATHER_KERNEL: Kernel = Kernel(u32::MAX);
 
+/// What makes a thread one that calls of other libraries about the device may come from.
+pub(crate) trait Entrance: Send {
+    /// The calling thread is one, as long as this lives.
+    fn enter(&self) -> Result<(), Error>;
+}
+
+/// All threads are.
+pub(crate) struct Open;
+
+impl Entrance for Open {
+    fn enter(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
 /// Who carries it out.
 pub(crate) trait Collective: Send + Sync {
     /// Puts the gather on a stream of the device: `bytes` of each rank.
@@ -110,6 +125,10 @@ pub(crate) trait Driver: Send {
     fn lend(&mut self, _map: &Arc<Map>) -> Result<Lent, Error> {
         let found = format!("memory of the host for kernels of {}", self.name());
         Err(Error::Unsupported { found, wanted: "sums go through the host".into() })
+    }
+    /// For another thread that calls other libraries about the device.
+    fn entrance(&self) -> Result<Box<dyn Entrance>, Error> {
+        Ok(Box::new(Open))
     }
     /// From here on [`GATHER`] is a kernel.
     fn collective(&mut self, by: Arc<dyn Collective>) -> Result<(), Error> {

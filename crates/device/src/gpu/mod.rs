@@ -326,6 +326,7 @@ impl Gpu {
 
     /// Runs what was recorded.
     fn flush(&mut self) -> Result<(), Error> {
+        let _waiting = exchange::waiting(self);
         self.settle()?;
         self.pay_all()?;
         if !self.recorder.graphs {
@@ -361,7 +362,11 @@ impl Gpu {
         let (beside, behind) = (self.beside, self.behind);
         let access = Access { beside, behind, hidden, ..Access::of(name) };
         self.recorder.push(kernel, grid, group, places, bytes_of(arguments), access);
-        if self.recorder.is_due() { self.recorder.flush(&mut *self.driver) } else { Ok(()) }
+        if !self.recorder.is_due() {
+            return Ok(());
+        }
+        let _waiting = exchange::waiting(self);
+        self.recorder.flush(&mut *self.driver)
     }
 
     /// Runs what was recorded of a long step of few rows, at a place where nothing runs beside.
@@ -731,12 +736,14 @@ impl Backend for Gpu {
         // What was recorded may use the buffers. An error comes again with the next call that can
         // report it.
         self.prepared.set(None);
+        let _waiting = exchange::waiting(self);
         let _ = self.flush();
         self.store.release(&mut *self.driver, arena);
     }
 
     fn write(&mut self, to: Buffer, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let address = self.store.raw("write", to, offset, bytes.len())?;
+        let _waiting = exchange::waiting(self);
         self.prepared.set(None);
         self.flush()?;
         self.driver.upload(address, bytes)
@@ -744,6 +751,7 @@ impl Backend for Gpu {
 
     fn read(&mut self, from: Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let address = self.store.raw("read", from, offset, bytes.len())?;
+        let _waiting = exchange::waiting(self);
         self.flush()?;
         self.driver.download(address, bytes)?;
         exchange::look(self)
@@ -753,6 +761,7 @@ impl Backend for Gpu {
         let ask = Ask { operation: "write_f32", operand: "the buffer" };
         let end = offset.saturating_add(values.len());
         let address = self.store.address(ask, to, &[Element::F32], end)?;
+        let _waiting = exchange::waiting(self);
         self.prepared.set(None);
         self.flush()?;
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -763,6 +772,7 @@ impl Backend for Gpu {
         let ask = Ask { operation: "read_f32", operand: "the buffer" };
         let end = offset.saturating_add(values.len());
         let address = self.store.address(ask, from, &[Element::F32], end)?;
+        let _waiting = exchange::waiting(self);
         self.flush()?;
         let mut bytes = vec![0u8; 4 * values.len()];
         self.driver.download(address.offset(4 * offset as u64), &mut bytes)?;
@@ -871,6 +881,7 @@ impl Backend for Gpu {
     }
 
     fn finish(&mut self) -> Result<(), Error> {
+        let _waiting = exchange::waiting(self);
         self.flush()?;
         self.driver.finish()?;
         exchange::look(self)

@@ -31,7 +31,7 @@ enum { SUCCESS = 0, INVALID = 4, USAGE = 5, REMOTE = 6 };
 
 template <class Ready> bool wait(std::unique_lock<std::mutex>& held, Group& g, Ready ready)
 {
-    auto most = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    auto most = std::chrono::steady_clock::now() + std::chrono::seconds(600);
     while (!ready() && !g.ended)
         if (changed.wait_until(held, most) == std::cv_status::timeout) return false;
     return ready();

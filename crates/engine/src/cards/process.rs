@@ -41,16 +41,10 @@ impl ProcessCard {
         };
         let parts = parts((gguf, None), ranks)?;
         let part = parts[rank];
-        let (number, name, free) = (card.index, card.name.clone(), card.memory_free);
-        let room = Room { number, name, free };
-        let line = format!(
-            "rank {rank} on card {number} ({}) will hold {} MiB of weights; {} MiB are free",
-            room.name,
-            part >> 20,
-            free >> 20
-        );
+        let room = Room::of(card);
+        let (device, line) = (room.number, room.line(rank, part));
         check_rooms(&[room], &[part], &|ranks| parts_most((gguf, None), ranks))?;
-        let (device, cache) = (number, options.kernel_cache.clone());
+        let cache = options.kernel_cache.clone();
         let config = CudaConfig { device, cache, ..CudaConfig::default() };
         let gpu = Gpu::cuda(&config, gpu_config(options))?.with_exchange(exchange);
         let gpu = match self.most {

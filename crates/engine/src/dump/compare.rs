@@ -72,10 +72,9 @@ impl Comparison {
 pub fn compare(a: &Path, b: &Path) -> Result<Comparison, DumpError> {
     let (keys_a, keys_b) = (keys(a)?, keys(b)?);
     let open = |folder: &Path, key: Key| Records::open(&folder.join(format!("{}.npy", key.name())));
-    let tokens = |folder| rows_of(&mut open(folder, Key::Tokens)?);
-    let (ids_a, ids_b) = (tokens(a)?, tokens(b)?);
-    let mut all = Comparison::default();
     let (mut file_a, mut file_b) = (open(a, Key::Tokens)?, open(b, Key::Tokens)?);
+    let (ids_a, ids_b) = (rows_of(&mut file_a)?, rows_of(&mut file_b)?);
+    let mut all = Comparison::default();
     for (&position, &index) in &ids_a {
         let Some(&other) = ids_b.get(&position) else { continue };
         if file_a.row(index)? != file_b.row(other)? {

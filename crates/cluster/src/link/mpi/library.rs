@@ -6,8 +6,8 @@
 //! are never asked for: a message says itself how long it is.
 
 use crate::error::Error;
-use crate::link::functions::functions;
 use crate::link::map::SharedMap;
+use ironstar_device::library_functions;
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -23,7 +23,7 @@ const THREAD_SERIALIZED: c_int = 2;
 /// A handle: an address or a number.
 type Handle = usize;
 
-functions! {
+library_functions! {
     MPI_Init_thread: fn(*mut c_int, *mut c_void, c_int, *mut c_int) -> c_int;
     MPI_Initialized: fn(*mut c_int) -> c_int;
     MPI_Finalize: fn() -> c_int;

@@ -5,7 +5,6 @@
 //! cards want: queue pair, completion queue, region, domain, device.
 
 use super::super::Taken;
-use super::super::functions::functions;
 use super::super::map::SharedMap;
 use super::abi::{
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, AhAttr, Context, DeviceAttr, Gid,
@@ -18,6 +17,7 @@ use super::abi::{
 use super::choice::{GidKind, GidPlace, Port};
 use crate::error::Error;
 use crate::message::HEADER_BYTES;
+use ironstar_device::library_functions;
 use libloading::Library;
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
@@ -42,7 +42,7 @@ pub(super) const SLOTS_MIN: usize = 4;
 /// What cards count queue depths and match messages in, on Thunderbolt.
 pub(super) const FRAME: usize = 4096;
 
-functions! {
+library_functions! {
     ibv_get_device_list: fn(*mut c_int) -> *mut Opaque;
     ibv_free_device_list: fn(*mut Opaque);
     ibv_get_device_name: fn(Opaque) -> *const c_char;

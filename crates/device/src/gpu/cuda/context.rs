@@ -2,6 +2,7 @@
 
 use super::call::{check, describe, library_present};
 use crate::Error;
+use crate::gpu::driver::Entrance;
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -189,6 +190,12 @@ impl Context {
         // SAFETY: exactly the range just allocated.
         unsafe { memory.as_ptr().write_bytes(0, bytes) };
         Ok(Pinned { memory, bytes })
+    }
+}
+
+impl Entrance for Context {
+    fn enter(&self) -> Result<(), Error> {
+        Context::enter(self)
     }
 }
 

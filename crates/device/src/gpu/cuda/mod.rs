@@ -25,7 +25,7 @@ pub use timeline::{Stamp, Timeline, timeline_tables};
 pub use times::{KernelTime, KernelTimes};
 
 use super::driver::{
-    Address, Collective, Driver, Facts, Fill, GATHER, GATHER_KERNEL, Graph, Kernel,
+    Address, Collective, Driver, Entrance, Facts, Fill, GATHER, GATHER_KERNEL, Graph, Kernel,
 };
 use super::exchange::{Lent, Map, bytes_of_gather};
 use crate::Error;
@@ -322,6 +322,10 @@ impl Driver for Cuda {
     fn lend(&mut self, map: &Arc<Map>) -> Result<Lent, Error> {
         self.outside_capture("lend")?;
         peer::lend(&self.context, map)
+    }
+
+    fn entrance(&self) -> Result<Box<dyn Entrance>, Error> {
+        Ok(Box::new(self.context.again()?))
     }
 
     fn collective(&mut self, by: Arc<dyn Collective>) -> Result<(), Error> {

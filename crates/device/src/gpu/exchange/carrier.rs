@@ -71,14 +71,8 @@ impl Carrier {
         let state = Arc::new(State::default());
         let shared = state.clone();
         let run = move || carry_all(&come, &inner, &boxes, &shared, limit);
-        let thread = std::thread::Builder::new().name("gates".into()).spawn(run);
-        let thread = thread.map_err(|error| Error::Device {
-            device: "this machine".into(),
-            doing: "starting the thread of gates",
-            found: error.to_string(),
-            advice: "allow more threads",
-        })?;
-        Ok(Carrier { jobs: Some(jobs), sent: 0, state, thread: Some(thread) })
+        let thread = Some(super::thread::start("gates", run)?);
+        Ok(Carrier { jobs: Some(jobs), sent: 0, state, thread })
     }
 
     /// One more gate was recorded.

@@ -22,6 +22,7 @@ mod ranks;
 mod rows;
 #[cfg(all(test, feature = "host-driver"))]
 mod tests;
+mod thread;
 mod window;
 mod words;
 
@@ -29,7 +30,7 @@ pub use agree::GateRoute;
 pub(super) use apart::{Apart, are_left_out, join_epoch, note};
 pub(crate) use map::{Lent, Map};
 pub use nccl::Nccl;
-pub(super) use nccl::{Gatherer, bytes_of_gather};
+pub(super) use nccl::{Gatherer, bytes_of_gather, waiting};
 pub use peer::GatePeer;
 pub(super) use ranks::Ranks;
 pub(super) use rows::{share, share_words, sum_own};

@@ -6,17 +6,19 @@
 //! that no old graph is replayed.
 
 use super::super::arguments::{Arguments, GatherAddArgs};
-use super::super::driver::{Address, Collective, GATHER};
+use super::super::driver::{Address, Collective, Entrance, GATHER};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, size, small};
-use super::Peers;
+use super::thread::Looker;
 use super::window::Window;
+use super::{Peers, milliseconds};
 use crate::{Buffer, Error, Exchange, ExchangeError, GateKind, Part};
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::path::Path;
+use std::sync::mpsc::{SendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,8 @@ const GROUP: u32 = 256;
 /// How long a call may take before its communicator is ended under it, and how often it is looked.
 const CALL: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(1);
+/// How often it is looked at least whether a call waits too long.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// What a communicator is made of.
 #[derive(Clone, Copy)]
@@ -41,30 +45,7 @@ struct UniqueId([u8; ID_BYTES]);
 
 type Comm = *mut c_void;
 
-/// Declares the table of functions and how it is filled.
-macro_rules! functions {
-    ($($name:ident: fn($($of:ty),*) -> $to:ty;)*) => {
-        #[expect(non_snake_case, reason = "the library's names")]
-        struct Functions {
-            // SAFETY: for a caller: pointers are live and of the types that the header says.
-            $($name: unsafe extern "C" fn($($of),*) -> $to,)*
-        }
-
-        impl Functions {
-            fn find(library: &Library) -> Result<Self, libloading::Error> {
-                Ok(Self {
-                    $($name: {
-                        let name = concat!(stringify!($name), "\0").as_bytes();
-                        // SAFETY: the types are those of the library's header.
-                        *unsafe { library.get(name) }?
-                    },)*
-                })
-            }
-        }
-    };
-}
-
-functions! {
+crate::library_functions! {
     ncclGetVersion: fn(*mut c_int) -> c_int;
     ncclGetUniqueId: fn(*mut UniqueId) -> c_int;
     ncclCommInitRank: fn(*mut Comm, c_int, UniqueId, c_int) -> c_int;
@@ -79,8 +60,8 @@ enum Seat {
     Empty,
     /// With a number of calls that are in the library with it.
     Open(Comm, usize),
-    /// Somebody has given up.
-    Ended,
+    /// Somebody has given up, or this rank has waited for so many milliseconds.
+    Ended(Option<u64>),
 }
 
 struct Shared {
@@ -105,6 +86,8 @@ pub(in super::super) struct Gatherer {
     part: Part,
     /// In which epoch the communicator was made.
     epoch: Option<u64>,
+    waits: Arc<Waits>,
+    _watchdog: Looker,
 }
 
 impl Nccl {
@@ -163,32 +146,58 @@ impl Nccl {
         self.checked("making a group", status).map(|()| id)
     }
 
-    /// Makes a rank's communicator; waits for the others, who do the same.
-    fn open(&self, Part { rank, ranks }: Part, id: UniqueId) -> Result<(), Error> {
+    /// Makes a rank's communicator; waits for the others, who do the same, as long as the limit
+    /// says. The call itself waits for ever and can be ended by nobody, since there is no
+    /// communicator yet: it has a thread, which is left behind then and gives back what it gets.
+    fn open(
+        &self,
+        part: Part,
+        id: UniqueId,
+        (entrance, limit): (Box<dyn Entrance>, Duration),
+    ) -> Result<(), Error> {
+        let (done, come) = sync_channel(0);
+        let nccl = self.clone();
+        let join = move || {
+            let joined = entrance.enter().and_then(|()| nccl.join(part, id));
+            // Nobody waits any more.
+            if let Err(SendError(Ok(comm))) = done.send(joined) {
+                // SAFETY: it was just made, and nobody else has it.
+                unsafe { (nccl.0.functions.ncclCommAbort)(comm as Comm) };
+            }
+        };
+        super::thread::start("nccl-join", join)?;
+        let joined = come.recv_timeout(limit);
+        let comm =
+            joined.map_err(|_| late(part.rank, "joining a group", milliseconds(limit)))??;
+        *self.seat(part.rank) = Seat::Open(comm as Comm, 0);
+        Ok(())
+    }
+
+    /// The address of a new communicator.
+    fn join(&self, Part { rank, ranks }: Part, id: UniqueId) -> Result<usize, Error> {
         let number = |n: usize| c_int::try_from(n).unwrap_or(c_int::MAX);
         let mut comm = std::ptr::null_mut();
         // SAFETY: the out-parameter lives here; the rank's device is current on this thread.
         let status = unsafe {
             (self.0.functions.ncclCommInitRank)(&raw mut comm, number(ranks), id, number(rank))
         };
-        self.checked("joining a group", status)?;
-        *self.seat(rank) = Seat::Open(comm, 0);
-        Ok(())
+        self.checked("joining a group", status).map(|()| comm as usize)
     }
 
     /// Ends a rank's communicator and with it its kernels. A call that is in the library is waited
-    /// for, since it is short; one that is stuck there ends by this too.
-    fn end(&self, rank: usize) {
+    /// for, since it is short; one that is stuck there ends by this too. With it goes how long the
+    /// rank has waited, if that is why.
+    fn end(&self, rank: usize, waited_ms: Option<u64>) {
         let begun = Instant::now();
         let comm = loop {
             let mut seat = self.seat(rank);
             match *seat {
                 Seat::Open(_, calls) if calls > 0 && begun.elapsed() < CALL => {}
                 Seat::Open(comm, _) => {
-                    *seat = Seat::Ended;
+                    *seat = Seat::Ended(waited_ms);
                     break comm;
                 }
-                Seat::Empty | Seat::Ended => return,
+                Seat::Empty | Seat::Ended(_) => return,
             }
             drop(seat);
             std::thread::sleep(LOOK);
@@ -205,7 +214,7 @@ impl Nccl {
                 *calls += 1;
                 Some(*comm)
             }
-            Seat::Empty | Seat::Ended => None,
+            Seat::Empty | Seat::Ended(_) => None,
         }
     }
 
@@ -240,7 +249,56 @@ impl Window for SeatWindow {
     }
 
     fn tell(&self, _word: u32) {
-        self.nccl.end(self.rank);
+        self.nccl.end(self.rank, None);
+    }
+}
+
+/// Since when a rank's thread is in a call that may wait for other ranks, and how long it may be.
+struct Waits {
+    since: Mutex<Option<Instant>>,
+    limit: Mutex<Duration>,
+}
+
+impl Waits {
+    fn new(limit: Duration) -> Waits {
+        Waits { since: Mutex::new(None), limit: Mutex::new(limit) }
+    }
+
+    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn limit(&self) -> MutexGuard<'_, Duration> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long the call has lasted, if that is too long.
+    fn overdue(&self) -> Option<Duration> {
+        let waited = self.since().map(|since| since.elapsed())?;
+        (waited > *self.limit()).then_some(waited)
+    }
+}
+
+/// A call that may wait for other ranks, until this is dropped.
+#[must_use]
+pub(in super::super) struct Waiting(Option<Arc<Waits>>);
+
+/// From here on the rank may wait for others; a call inside another is part of that.
+pub(in super::super) fn waiting(gpu: &Gpu) -> Waiting {
+    let Some(own) = &gpu.nccl else { return Waiting(None) };
+    let mut since = own.waits.since();
+    let is_outer = since.is_none();
+    if is_outer {
+        *since = Some(Instant::now());
+    }
+    Waiting(is_outer.then(|| own.waits.clone()))
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(waits) = &self.0 {
+            *waits.since() = None;
+        }
     }
 }
 
@@ -258,13 +316,18 @@ impl Collective for RankGather {
         bytes: usize,
         stream: *mut c_void,
     ) -> Result<(), Error> {
+        let ended = || ended(self.rank, *self.nccl.seat(self.rank));
         let Some(comm) = self.nccl.enter(self.rank) else { return Err(ended()) };
         let (from, to) = (from.0 as *const c_void, to.0 as *mut c_void);
         // SAFETY: the driver has checked both ranges; who ends the communicator waits for calls.
         let status =
             unsafe { (self.nccl.0.functions.ncclAllGather)(from, to, bytes, BYTES, comm, stream) };
         self.nccl.leave(self.rank);
-        self.nccl.checked("gathering parts", status)
+        self.nccl.checked("gathering parts", status).map_err(|error| {
+            // Who ends a communicator knows more than the library says.
+            let seat = *self.nccl.seat(self.rank);
+            if matches!(seat, Seat::Ended(Some(_))) { ended() } else { error }
+        })
     }
 
     fn ranks(&self) -> usize {
@@ -275,14 +338,21 @@ impl Collective for RankGather {
 impl Gpu {
     /// The same with sums by the library; the exchange says which rank it is. All ranks call this
     /// at the same time. Where it does not work, sums go through the exchange, and the reason is
-    /// given.
-    pub fn with_nccl(mut self, nccl: &Nccl) -> Result<(Self, Option<String>), Error> {
+    /// given. The library waits for a rank that is stuck as long as that lives: a call that waits
+    /// longer than `limit` is ended, and the group is broken. It may wait for a whole step.
+    pub fn with_nccl(
+        mut self,
+        nccl: &Nccl,
+        limit: Duration,
+    ) -> Result<(Self, Option<String>), Error> {
         let part = part_of(&mut self, nccl.0.seats.len())?;
         let exchange = self.exchange.as_mut().expect("`part_of` has seen it");
         exchange.watch(nccl.seats());
         let by = RankGather { nccl: nccl.clone(), rank: part.rank };
         self.driver.collective(Arc::new(by))?;
-        self.nccl = Some(Gatherer { nccl: nccl.clone(), part, epoch: None });
+        let waits = Arc::new(Waits::new(limit));
+        let _watchdog = watchdog(nccl.clone(), part.rank, waits.clone())?;
+        self.nccl = Some(Gatherer { nccl: nccl.clone(), part, epoch: None, waits, _watchdog });
         let tried = open_epoch(&mut self).and_then(|()| attempt(&mut self));
         let mut all = vec![0; part.ranks];
         let exchange = self.exchange.as_mut().expect("`part_of` has seen it");
@@ -298,6 +368,17 @@ impl Gpu {
     }
 }
 
+/// A thread that ends a rank's communicator when a call has waited too long for the others.
+fn watchdog(nccl: Nccl, rank: usize, waits: Arc<Waits>) -> Result<Looker, Error> {
+    let every = (*waits.limit() / 8).min(WATCH);
+    Looker::start("nccl-watch", every, move || {
+        if let Some(waited) = waits.overdue() {
+            nccl.end(rank, Some(milliseconds(waited)));
+        }
+        false
+    })
+}
+
 /// The device's place among so many ranks.
 fn part_of(gpu: &mut Gpu, ranks: usize) -> Result<Part, Error> {
     let exchange = gpu.exchange.as_ref();
@@ -311,6 +392,7 @@ fn part_of(gpu: &mut Gpu, ranks: usize) -> Result<Part, Error> {
 /// Makes the communicators of the exchange's epoch. Whether rank 0 could begin all ranks know
 /// before any of them waits inside the library.
 fn open_epoch(gpu: &mut Gpu) -> Result<(), Error> {
+    let _waiting = waiting(gpu);
     gpu.flush()?;
     gpu.driver.finish()?;
     let (Some(exchange), Some(gatherer)) = (&mut gpu.exchange, &mut gpu.nccl) else {
@@ -334,7 +416,8 @@ fn open_epoch(gpu: &mut Gpu) -> Result<(), Error> {
     }
     let mut id = UniqueId([0; ID_BYTES]);
     id.0.copy_from_slice(&all[1..][..ID_BYTES]);
-    nccl.open(part, id)?;
+    let limit = *gatherer.waits.limit();
+    nccl.open(part, id, (gpu.driver.entrance()?, limit))?;
     gatherer.epoch = Some(epoch);
     Ok(())
 }
@@ -349,6 +432,7 @@ fn attempt(gpu: &mut Gpu) -> Result<(), Error> {
         unreachable!("scratch lies in memory that stays")
     };
     let mine: Vec<u8> = (0..LEN).flat_map(|at| value(rank, at).to_le_bytes()).collect();
+    let _waiting = waiting(gpu);
     gpu.driver.upload(x, &mine)?;
     add(gpu, x, LEN)?;
     gpu.flush()?;
@@ -419,22 +503,36 @@ pub(in super::super) fn bytes_of_gather(arguments: &[u8]) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-fn ended() -> Error {
+fn ended(rank: usize, seat: Seat) -> Error {
+    if let Seat::Ended(Some(waited_ms)) = seat {
+        return late(rank, "gathering parts", waited_ms);
+    }
     let (found, wanted) = ("a communicator that was ended", "one that is whole");
     ExchangeError::Misuse { found: found.into(), wanted: wanted.into() }.into()
+}
+
+/// Nobody knows which of the others did not come.
+fn late(rank: usize, doing: &str, waited_ms: u64) -> Error {
+    let reason =
+        format!("{doing} by NVIDIA's library took {waited_ms} ms: another rank lives but is stuck");
+    ExchangeError::Aborted { rank, reason }.into()
 }
 
 /// Refuses what was computed after somebody gave up.
 pub(super) fn look(gpu: &mut Gpu) -> Result<(), Error> {
     let Some(own) = &gpu.nccl else { return Ok(()) };
-    let seat = *own.nccl.seat(own.part.rank);
-    if !matches!(seat, Seat::Ended) {
+    let (rank, seat) = (own.part.rank, *own.nccl.seat(own.part.rank));
+    if !matches!(seat, Seat::Ended(_)) {
         return Ok(());
     }
     let Some(exchange) = &mut gpu.exchange else { return Ok(()) };
     match exchange.post(GateKind::Status, &[]) {
         Err(first) => Err(first.into()),
-        Ok(()) => Err(ended()),
+        Ok(()) => {
+            let error = ended(rank, seat);
+            exchange.abort(&error.to_string());
+            Err(error)
+        }
     }
 }
 

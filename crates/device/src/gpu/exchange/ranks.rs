@@ -4,10 +4,9 @@
 use super::Peers;
 use super::carrier::{Boxes, Carrier, Inner, Job};
 use super::map::Map;
+use super::thread::Looker;
 use crate::{Alarm, Error, Exchange, ExchangeError, GateCounts, GateKind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How often it is looked whether the group still stands.
@@ -17,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(5);
 pub(in super::super) struct Ranks {
     /// Dropped before the exchange, which it uses.
     carrier: Option<Carrier>,
-    sentry: Option<Sentry>,
+    sentry: Option<Looker>,
     inner: Inner,
     rank: usize,
     ranks: usize,
@@ -48,7 +47,7 @@ impl Ranks {
     /// is broken.
     pub fn guard(&mut self, window: Arc<Map>) -> Result<(), Error> {
         let Some(alarm) = self.alarm.clone() else { return Ok(()) };
-        self.sentry = Some(Sentry::start(alarm, window, self.epoch)?);
+        self.sentry = Some(sentry(alarm, window, self.epoch)?);
         Ok(())
     }
 
@@ -109,45 +108,15 @@ impl Drop for Watch {
 
 /// A thread that tells this rank's kernels when the group is broken: a process that has died tells
 /// nobody.
-struct Sentry {
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Sentry {
-    fn start(alarm: Arc<dyn Alarm>, window: Arc<Map>, epoch: u64) -> Result<Sentry, Error> {
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = over.clone();
-        let word = u32::try_from(epoch).unwrap_or(u32::MAX).wrapping_add(1);
-        let look = move || {
-            while !seen.load(Ordering::Acquire) {
-                if alarm.error().is_some() {
-                    window.tell(word);
-                    return;
-                }
-                std::thread::park_timeout(LOOK);
-            }
-        };
-        let thread = std::thread::Builder::new().name("gates-watch".into()).spawn(look);
-        let thread = thread.map_err(|error| Error::Device {
-            device: "this machine".into(),
-            doing: "starting the thread that watches gates",
-            found: error.to_string(),
-            advice: "allow more threads",
-        })?;
-        Ok(Sentry { over, thread: Some(thread) })
-    }
-}
-
-impl Drop for Sentry {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It has nothing to tell.
-            let _ended = thread.join();
+fn sentry(alarm: Arc<dyn Alarm>, window: Arc<Map>, epoch: u64) -> Result<Looker, Error> {
+    let word = u32::try_from(epoch).unwrap_or(u32::MAX).wrapping_add(1);
+    Looker::start("gates-watch", LOOK, move || {
+        let broken = alarm.error().is_some();
+        if broken {
+            window.tell(word);
         }
-    }
+        broken
+    })
 }
 
 impl Exchange for Ranks {

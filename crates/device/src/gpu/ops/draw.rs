@@ -60,6 +60,7 @@ pub(in super::super) fn draw(gpu: &mut Gpu, a: &DrawRows<'_>) -> Result<Vec<Opti
 
 /// The ids that were drawn; one that is no token is for the host to find out about.
 fn read(gpu: &mut Gpu, drawn: Place, n: usize) -> Result<Vec<Option<u32>>, Error> {
+    let _waiting = exchange::waiting(gpu);
     gpu.flush()?;
     let Place::At(address) = drawn else { unreachable!("scratch lies in memory that stays") };
     let mut bytes = vec![0; 4 * n];

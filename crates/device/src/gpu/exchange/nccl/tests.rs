@@ -21,7 +21,7 @@ fn on_all<T: Send>(ranks: usize, work: impl Fn(&mut Gpu) -> T + Sync) -> Vec<T> 
         let start = |local| {
             scope.spawn(move || {
                 let gpu = Gpu::host(GpuConfig::default()).expect("a compiler");
-                let gpu = gpu.with_exchange(Box::new(local)).with_nccl(nccl);
+                let gpu = gpu.with_exchange(Box::new(local)).with_nccl(nccl, LONG);
                 let (mut gpu, refused) = gpu.expect("all are there");
                 assert_eq!(refused, None);
                 let given = work(&mut gpu);
@@ -97,6 +97,58 @@ fn who_gives_up_ends_the_gathers_of_the_others() {
         sum_of(gpu, &part(rank, 300)).expect("whole again")
     });
     assert_eq!(all[0], all[1]);
+}
+
+/// A rank that lives but does not come: whoever waits for it ends that by itself, says so, and the
+/// group goes on in the next epoch.
+#[test]
+fn a_rank_that_is_stuck_is_not_waited_for_without_limit() {
+    let (seen, come) = std::sync::mpsc::channel();
+    let (seen, come) = (Mutex::new(Some(seen)), Mutex::new(come));
+    let all = on_all(2, |gpu| {
+        let rank = gpu.exchange().expect("a rank").rank();
+        if rank == 1 {
+            // Stuck until rank 0 has given up.
+            let come = come.lock().unwrap_or_else(PoisonError::into_inner);
+            come.recv().expect("rank 0 ends");
+        } else {
+            // Its sender ends with it, so that a panic here ends the other rank too.
+            let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let waits = gpu.nccl.as_ref().expect("by the library").waits.clone();
+            *waits.limit() = Duration::from_millis(50);
+            let error = sum_of(gpu, &part(0, 300)).expect_err("rank 1 does not come");
+            *waits.limit() = LONG;
+            let text = error.to_string();
+            assert!(text.contains("another rank lives but is stuck"), "{text}");
+            let exchange = gpu.exchange().expect("a rank");
+            exchange.abort(&text);
+            seen.expect("one rank 0").send(()).expect("rank 1 waits");
+        }
+        let exchange = gpu.exchange().expect("a rank");
+        assert_eq!(exchange.reform(), Ok(1));
+        sum_of(gpu, &part(rank, 300)).expect("whole again")
+    });
+    assert_eq!(all[0], all[1]);
+}
+
+/// The same while a group is made, where there is nothing yet that could be ended.
+#[test]
+fn a_rank_that_does_not_join_is_not_waited_for_without_limit() {
+    use super::super::super::driver::Open;
+    let nccl = Nccl::load(Some(&library()), 2).expect("it was just compiled");
+    let join = |rank, id, limit| nccl.open(Part { rank, ranks: 2 }, id, (Box::new(Open), limit));
+    let id = nccl.id().expect("a number");
+    let error = join(0, id, Duration::from_millis(20)).expect_err("alone").to_string();
+    assert!(error.contains("joining a group") && error.contains("rank 0"), "{error}");
+    assert!(matches!(*nccl.seat(0), Seat::Empty));
+    // Whoever comes late finds the thread that was left behind, which gives its place back.
+    join(1, id, LONG).expect("the library has both");
+    nccl.end(1, None);
+    let id = nccl.id().expect("a number");
+    thread::scope(|scope| {
+        let both = [0, 1].map(|rank| scope.spawn(move || join(rank, id, LONG)));
+        both.into_iter().for_each(|one| one.join().expect("no panic").expect("both are there"));
+    });
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Tables of a library's functions, which is opened at run time.
 
-/// Declares such a table, `Functions`, and how it is filled. A name and a type that do not belong
-/// together are the writer's fault; layouts of what is passed are compared in tests.
-macro_rules! functions {
+/// Declares such a table, `Functions`, and how it is filled; the crate that uses it has
+/// `libloading`. A name and a type that do not belong together are the writer's fault; layouts of
+/// what is passed are compared in tests.
+#[macro_export]
+macro_rules! library_functions {
     ($($name:ident: fn($($of:ty),*) $(-> $to:ty)?;)*) => {
-        /// The functions of the library that links use.
+        /// The functions of the library that are used.
         #[allow(non_snake_case, reason = "names are the library's")]
         struct Functions {
             // SAFETY: for a caller: pointers are live and of the types that the library says.
@@ -26,5 +28,3 @@ macro_rules! functions {
         }
     };
 }
-
-pub(super) use functions;
