@@ -2,6 +2,7 @@
 //! before: a session that begins beside others must not make them wait while it is wiped.
 
 use ironstar_quant::fp4::INDEXER_BYTES;
+use memmap2::MmapMut;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -29,8 +30,18 @@ const PAGES_FROM: usize = 64 << 10;
 pub(crate) struct Zeroed<T> {
     start: NonNull<T>,
     len: usize,
-    /// What the allocator gave it by; `None` for pages of the system, and for no bytes.
-    layout: Option<Layout>,
+    owner: Owner,
+}
+
+/// Whose memory it is.
+#[derive(Debug)]
+enum Owner {
+    /// No bytes at all.
+    Nobody,
+    /// The allocator's, by this layout.
+    Allocator(Layout),
+    /// The system's.
+    Pages(#[expect(dead_code, reason = "kept until the slice is dropped")] MmapMut),
 }
 
 // SAFETY: the memory belongs to this value alone, like that of a `Vec`.
@@ -41,7 +52,7 @@ unsafe impl<T: Sync> Sync for Zeroed<T> {}
 impl<T> Zeroed<T> {
     /// No elements.
     pub const fn empty() -> Self {
-        Zeroed { start: NonNull::dangling(), len: 0, layout: None }
+        Zeroed { start: NonNull::dangling(), len: 0, owner: Owner::Nobody }
     }
 }
 
@@ -53,23 +64,22 @@ impl<T: Zeroable> Zeroed<T> {
             return Some(Self::empty());
         }
         if layout.size() >= PAGES_FROM
-            && let Some(start) = pages::map(layout.size())
+            && let Ok(mut pages) = MmapMut::map_anon(layout.size())
         {
-            return Some(Zeroed { start: start.cast(), len, layout: None });
+            let start = NonNull::new(pages.as_mut_ptr())?.cast();
+            return Some(Zeroed { start, len, owner: Owner::Pages(pages) });
         }
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast();
-        Some(Zeroed { start, len, layout: Some(layout) })
+        Some(Zeroed { start, len, owner: Owner::Allocator(layout) })
     }
 }
 
 impl<T> Drop for Zeroed<T> {
     fn drop(&mut self) {
-        match self.layout {
+        if let Owner::Allocator(layout) = self.owner {
             // SAFETY: allocated in `new` with this layout.
-            Some(layout) => unsafe { dealloc(self.start.as_ptr().cast(), layout) },
-            None if self.len == 0 => {}
-            None => pages::unmap(self.start.cast(), self.len * size_of::<T>()),
+            unsafe { dealloc(self.start.as_ptr().cast(), layout) };
         }
     }
 }
@@ -88,55 +98,6 @@ impl<T> DerefMut for Zeroed<T> {
         // SAFETY: as in `deref`, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
-}
-
-/// Pages of the system, which are zeros.
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod pages {
-    use std::ffi::{c_int, c_void};
-    use std::ptr::{NonNull, null_mut};
-
-    // SAFETY: the C library's own declarations, of functions that every Linux has; `off_t` has 64
-    // bits there, since pointers have.
-    unsafe extern "C" {
-        fn mmap(
-            start: *mut c_void,
-            bytes: usize,
-            may: c_int,
-            flags: c_int,
-            file: c_int,
-            offset: i64,
-        ) -> *mut c_void;
-        fn munmap(start: *mut c_void, bytes: usize) -> c_int;
-    }
-    /// To be read and written.
-    const READ_WRITE: c_int = 1 | 2;
-    /// Private, and of no file.
-    const PRIVATE_ANONYMOUS: c_int = 2 | 0x20;
-
-    pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: new pages wherever the system puts them; nothing that exists is touched.
-        let start = unsafe { mmap(null_mut(), bytes, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0) };
-        // The failure is the address of the last byte.
-        (start.addr() != usize::MAX).then(|| NonNull::new(start.cast()))?
-    }
-
-    pub(super) fn unmap(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: `map` gave these pages, and their owner is gone. That it cannot fail then is in
-        // the system's description.
-        unsafe { munmap(start.as_ptr().cast(), bytes) };
-    }
-}
-
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-mod pages {
-    use std::ptr::NonNull;
-
-    pub(super) fn map(_: usize) -> Option<NonNull<u8>> {
-        None
-    }
-
-    pub(super) fn unmap(_: NonNull<u8>, _: usize) {}
 }
 
 #[cfg(test)]

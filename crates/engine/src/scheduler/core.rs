@@ -494,12 +494,10 @@ impl<S: Source> Scheduler<S> {
         let spare = self.facts.step_rows.saturating_sub(answers.len());
         let guesses = if readers.is_empty() { spare } else { 0 };
         let (mut items, failures) = self.answer_rows(&answers, guesses);
-        let is_fresh = |r: &(_, _, usize, usize)| self.active[r.2].stats.reused == r.3;
-        let fresh = readers.iter().any(is_fresh);
-        let mut left = 0;
-        if !readers.is_empty() {
-            left = self.pacer.slice(answers.len(), between, fresh).min(spare);
-        }
+        let read = |r: &(_, _, usize, usize)| r.3.saturating_sub(self.active[r.2].stats.reused);
+        let least_read = readers.iter().map(read).min();
+        let mut left =
+            least_read.map_or(0, |read| self.pacer.slice(answers.len(), between, read).min(spare));
         for (_, _, index, position) in readers {
             let active = &mut self.active[index];
             let waiting = &active.timeline[position..];

@@ -35,6 +35,10 @@ const EVEN: f64 = 1.1;
 const KNOWN: u32 = 2;
 /// Steps with rows of prompts between two without, where answers run.
 const MIXED_MAX: u32 = 31;
+/// Until so many rows of a prompt are read they touch memory for the first time (the windows of
+/// all layers, above all), and may cost so many times what others do.
+const FRESH_ROWS: usize = 128;
+const FRESH_COST: f64 = 1.5;
 /// First slice where no answer runs.
 const FIRST_ROWS: usize = 32;
 /// Steps that a mean remembers.
@@ -126,9 +130,8 @@ impl Pacer {
 
     /// Most rows of prompts in the next step, which begins so long after the tokens of the last
     /// one, if that gave any; 0 if a step without them must be measured first, or if there is no
-    /// time for them now. A `fresh` prompt is one that nothing was read of, so that its memory is
-    /// not touched yet.
-    pub fn slice(&mut self, answers: usize, between: Option<Duration>, fresh: bool) -> usize {
+    /// time for them now. Of each prompt so many rows were `read` at least.
+    pub fn slice(&mut self, answers: usize, between: Option<Duration>, read: usize) -> usize {
         if answers == 0 {
             return self.alone.map_or(FIRST_ROWS, |point| point.rows_for(self.step_max));
         }
@@ -144,8 +147,9 @@ impl Pacer {
         if self.was_put_off {
             return 0;
         }
+        let cost = if read < FRESH_ROWS { FRESH_COST } else { 1.0 };
         // Fewer answers leave less time, and share less of the work with the rows of prompts.
-        self.ladder.rows_within(budget.max(least), fresh || answers < self.beside)
+        self.ladder.rows_within(budget.max(least) / cost, read == 0 || answers < self.beside)
     }
 
     /// Whether the answers' next step should begin: so much time has gone by since their tokens.
@@ -223,7 +227,7 @@ mod tests {
     use super::*;
 
     fn slice(pacer: &mut Pacer, answers: usize) -> usize {
-        pacer.slice(answers, Some(Duration::ZERO), false)
+        pacer.slice(answers, Some(Duration::ZERO), FRESH_ROWS)
     }
 
     fn observe(pacer: &mut Pacer, answers: usize, rows: usize, micros: u64) {
@@ -266,19 +270,32 @@ mod tests {
             pacer.observe(1, 0, step, Some(usual));
         }
         for _ in 0..20 {
-            let rows = pacer.slice(1, Some(usual), false);
+            let rows = pacer.slice(1, Some(usual), FRESH_ROWS);
             let time = step + Duration::from_micros(100) * u32::try_from(rows).unwrap();
             pacer.observe(1, rows, time, Some(usual));
         }
-        let rows = pacer.slice(1, Some(usual), false);
+        let rows = pacer.slice(1, Some(usual), FRESH_ROWS);
         assert!((45..=63).contains(&rows), "{rows} where 63 would do");
-        let less = pacer.slice(1, Some(usual + Duration::from_millis(2)), false);
+        let less = pacer.slice(1, Some(usual + Duration::from_millis(2)), FRESH_ROWS);
         assert!(less > 0 && less <= rows - 15, "{less} of {rows}");
         // No time at all: put off, but only once.
         let late = Some(usual + Duration::from_millis(9));
-        assert_eq!(pacer.slice(1, late, false), 0);
-        assert!(pacer.slice(1, late, false) > 0);
-        assert_eq!(pacer.slice(1, late, false), 0);
+        assert_eq!(pacer.slice(1, late, FRESH_ROWS), 0);
+        assert!(pacer.slice(1, late, FRESH_ROWS) > 0);
+        assert_eq!(pacer.slice(1, late, FRESH_ROWS), 0);
+    }
+
+    #[test]
+    fn the_first_rows_of_a_prompt_are_thought_to_cost_more() {
+        let mut pacer = Pacer::new(Duration::from_secs(1));
+        for _ in 0..100 {
+            let rows = slice(&mut pacer, 1);
+            observe(&mut pacer, 1, rows, 10_000 + 100 * rows as u64);
+        }
+        let mut rows_after = |read| pacer.slice(1, Some(Duration::ZERO), read);
+        let (none, few, many) = (rows_after(0), rows_after(FRESH_ROWS - 1), rows_after(FRESH_ROWS));
+        assert!(none <= few && 0 < none, "{none} {few} {many}");
+        assert!(few * 10 <= many * 7 && few * 10 >= many * 6, "{none} {few} {many}");
     }
 
     #[test]
