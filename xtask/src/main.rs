@@ -41,8 +41,8 @@ cargo xtask verbs-check [--prefix DIR]
     Our structures of libibverbs against its header, and its pingpong programs on our fake of it.
 cargo xtask mpi-check
     Links over MPI through their suite, and two ranks of the nano model by mpirun; installs it.
-cargo xtask cards
-    A script that measures everything of several cards of one host; it is run where they are.
+cargo xtask cards [--count N]
+    A script that measures all of one card, or of several of a host; it is run where they are.
 cargo xtask arm
     The processor backend's tests for Arm, under an emulator.
 cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N] [--prefill N]
@@ -79,7 +79,8 @@ fn run(arguments: &[String]) -> Result<()> {
         ["verbs-check", "--prefix", folder] => {
             verbs_check::run(&root, Some(&PathBuf::from(folder)))
         }
-        ["cards"] => cards::run(),
+        ["cards"] => cards::run("1"),
+        ["cards", "--count", count] => cards::run(count),
         ["mpi-check"] => mpi_check::run(&root),
         ["arm"] => arm::run(&root),
         ["peer-bench", rest @ ..] => peer_bench::run(&root, rest),

@@ -187,6 +187,11 @@ pub trait Backend: Send {
     fn gate_times(&mut self) -> Result<Vec<f64>, Error> {
         Ok(Vec::new())
     }
+    /// Leaves out these shortcuts from here on and takes all others; false where a device has none
+    /// to leave out. No bit depends on it, so that they can be compared on a model in place.
+    fn leave_out(&mut self, _shortcuts: Shortcuts) -> Result<bool, Error> {
+        Ok(false)
+    }
     /// All ranks of a group call this together in each new epoch, once they have met: what the
     /// device needs to add over ranks by itself is made and tried. Where that does not work sums
     /// go another way, with equal bits.

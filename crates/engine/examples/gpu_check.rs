@@ -4,16 +4,20 @@
 //! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]
 //! [--timeline] [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates | --nccl]]
 //! [--disable SHORTCUT]... [--sessions N] [--depths A,B,...] [--oracle FOLDER]
-//! [--drafter FILE]`
+//! [--drafter FILE] [--compare NAME,NAME|all [--rounds N]]
+//! [--compare-depths NAMES] [--compare-prompt NAMES] [--compare-sessions NAMES] [--host] [--dry]`
 //!
 //! `--sessions` answers in so many sessions by common steps, `--depths` behind so many tokens of
 //! random state, `--oracle` compares the exact mode with `tests/golden/oracle`, `--drafter` answers
-//! with and without guesses. `--quick` leaves out the cuts of the prompt. With `--ranks` the model
-//! is shared by cards; the hash of the logits along the answer is that of one card.
+//! with and without guesses. `--compare` says what each of these shortcuts is worth for a token,
+//! and its sisters for one behind a long state, the prompt and common steps. `--quick` leaves out
+//! the cuts of the prompt. With `--ranks` the model is shared by cards; the hash of the logits
+//! along the answer is that of one card. `--host` is for trying all this without a card, `--dry`
+//! only looks whether the words are understood.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
 use ironstar_device::{
-    Backend, CudaConfig, Gpu, GpuConfig, KernelTimes, Shortcuts, Timeline, cuda_devices,
+    Backend, CudaConfig, Gpu, GpuConfig, KernelTimes, Peers, Timeline, cuda_devices,
     timeline_tables,
 };
 use ironstar_engine::{
@@ -28,82 +32,17 @@ use std::time::{Duration, Instant};
 
 mod card;
 
+use card::compare;
+use card::words::{Words, words};
+
 type Outcome<T> = Result<T, Box<dyn Error>>;
-
-struct Words {
-    model: PathBuf,
-    against_cpu: bool,
-    times: bool,
-    timeline: bool,
-    serial: bool,
-    quick: bool,
-    disabled: Shortcuts,
-    prompt: usize,
-    answer: usize,
-    chunk: usize,
-    ranks: usize,
-    devices: Vec<u32>,
-    host_gates: bool,
-    nccl: bool,
-    sessions: usize,
-    depths: Vec<usize>,
-    oracle: Option<PathBuf>,
-    drafter: Option<PathBuf>,
-}
-
-fn words() -> Outcome<Words> {
-    let all: Vec<String> = std::env::args().skip(1).collect();
-    let number = |name: &str, default: usize| -> Outcome<usize> {
-        match all.iter().position(|word| word == name) {
-            Some(at) => Ok(all.get(at + 1).ok_or("a number is missing")?.parse()?),
-            None => Ok(default),
-        }
-    };
-    let has = |name: &str| all.iter().any(|word| word == name);
-    let ranks = number("--ranks", 1)?;
-    let named = all.iter().position(|word| word == "--devices").and_then(|at| all.get(at + 1));
-    let devices = match named {
-        Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<u32>, _>>()?,
-        None => (0..).take(ranks).collect(),
-    };
-    let word = |name: &str| {
-        let at = all.iter().position(|word| word == name);
-        at.and_then(|at| all.get(at + 1))
-    };
-    let depths = match word("--depths") {
-        Some(list) => list.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?,
-        None => Vec::new(),
-    };
-    let pairs = all.iter().zip(all.iter().skip(1));
-    let disabled = pairs
-        .filter(|(word, _)| *word == "--disable")
-        .try_fold(Shortcuts::NONE, |all, (_, name)| {
-            Outcome::Ok(all.with(Shortcuts::named(name)?))
-        })?;
-    Ok(Words {
-        ranks: devices.len(),
-        devices,
-        host_gates: has("--host-gates"),
-        nccl: has("--nccl"),
-        sessions: number("--sessions", 0)?,
-        depths,
-        oracle: word("--oracle").map(PathBuf::from),
-        drafter: word("--drafter").map(PathBuf::from),
-        model: all.first().ok_or("name a model")?.into(),
-        against_cpu: has("--against-cpu"),
-        times: has("--times"),
-        timeline: has("--timeline"),
-        serial: has("--serial"),
-        quick: has("--quick"),
-        disabled,
-        prompt: number("--prompt", 256)?,
-        answer: number("--answer", 64)?,
-        chunk: number("--chunk", 512)?,
-    })
-}
 
 fn main() -> Outcome<()> {
     let words = words()?;
+    if words.dry {
+        println!("these words are understood");
+        return Ok(());
+    }
     let times = words.times.then(KernelTimes::default);
     let timeline = words.timeline.then(Timeline::default);
     let cache = std::env::home_dir().map(|home| home.join(".cache/ironstar/kernels"));
@@ -148,6 +87,9 @@ fn main() -> Outcome<()> {
         card::sessions(&mut engine, &prompt, words.sessions, words.answer)?;
         show(times.as_ref(), "sessions");
     }
+    if let Some(what) = &words.compare {
+        compare::all(&mut engine, &prompt, what)?;
+    }
     if words.drafter.is_some() {
         card::guessed(&mut engine, &prompt, words.answer)?;
     }
@@ -190,10 +132,13 @@ fn alone(
     times: Option<KernelTimes>,
     timeline: Option<Timeline>,
 ) -> Outcome<Box<dyn Backend>> {
+    let config = GpuConfig { disabled: words.disabled, ..GpuConfig::default() };
+    if words.host {
+        return Ok(Box::new(Gpu::host(config)?));
+    }
     let device = words.devices.first().copied().unwrap_or(0);
     let serial = words.serial;
     let cuda = CudaConfig { device, cache, times, serial, timeline, ..CudaConfig::default() };
-    let config = GpuConfig { disabled: words.disabled, ..GpuConfig::default() };
     Ok(Box::new(Gpu::cuda(&cuda, config)?))
 }
 
@@ -208,7 +153,13 @@ fn cards(
         (false, true) => SumsBy::Nccl,
         (false, false) => SumsBy::Peer,
     };
-    let cards = Cards::cuda_timed(&words.devices, options, by, times)?;
+    let cards = match words.host {
+        true => {
+            let make = Arc::new(|_| Gpu::host(GpuConfig::default()));
+            Cards::made_by(words.ranks, make, Some(Peers::host(words.ranks)))
+        }
+        false => Cards::cuda_timed(&words.devices, options, by, times)?,
+    };
     let drafter = words.drafter.as_deref().map(Gguf::open).transpose()?;
     for line in cards.plan_lines(gguf, drafter.as_ref())? {
         println!("{line}");

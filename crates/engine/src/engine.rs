@@ -242,6 +242,12 @@ impl Engine {
         self.backend.gates_note()
     }
 
+    /// Leaves out these shortcuts of the device from here on, and takes all others; false where it
+    /// has none. For comparing them on a loaded model: no bit depends on it.
+    pub fn leave_out(&mut self, shortcuts: Shortcuts) -> Result<bool, Error> {
+        Ok(self.backend.leave_out(shortcuts)?)
+    }
+
     /// A new empty session with room for `context` tokens.
     pub fn session(&mut self, context: usize) -> Result<Session, Error> {
         self.free_dropped();

@@ -814,6 +814,10 @@ impl Backend for Gpu {
         exchange::times(self)
     }
 
+    fn leave_out(&mut self, shortcuts: Shortcuts) -> Result<bool, Error> {
+        shortcuts::leave_out(self, shortcuts)
+    }
+
     fn join_epoch(&mut self) -> Result<(), Error> {
         exchange::join_epoch(self)
     }

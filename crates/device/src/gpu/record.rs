@@ -348,7 +348,13 @@ impl Recorder {
         }
     }
 
-    /// Drops all graphs: an address in them has changed.
+    /// Drops all graphs, whose launches may be others from here on, on lanes or not.
+    pub fn start_over(&mut self, driver: &mut dyn Driver, lanes: bool) {
+        self.lanes = lanes;
+        self.forget(driver);
+    }
+
+    /// Drops all graphs: what they were made from has changed.
     fn forget(&mut self, driver: &mut dyn Driver) {
         for (_, known) in self.known.drain() {
             if let Known::Captured { graph, .. } = known {

@@ -1,6 +1,7 @@
 //! Ways to record a step in fewer or overlapping launches, each of which can be left out for
 //! diagnosis. None changes a bit of a result.
 
+use super::Gpu;
 use crate::Error;
 use std::fmt;
 
@@ -28,6 +29,12 @@ impl Shortcuts {
     /// Products of very many rows are made by four simdgroups together.
     pub const WIDE: Shortcuts = Shortcuts(32);
 
+    /// The names of all of them.
+    #[must_use]
+    pub fn names() -> &'static [&'static str] {
+        &NAMES
+    }
+
     /// Whether all of the others are in it.
     #[must_use]
     pub fn contains(self, others: Shortcuts) -> bool {
@@ -48,6 +55,16 @@ impl Shortcuts {
             wanted: format!("one of {}", NAMES.join(", ")),
         })
     }
+}
+
+/// [`crate::Backend::leave_out`]: what was captured with others is captured anew.
+pub(super) fn leave_out(gpu: &mut Gpu, shortcuts: Shortcuts) -> Result<bool, Error> {
+    gpu.flush()?;
+    gpu.prepared.set(None);
+    gpu.config.disabled = shortcuts;
+    let lanes = gpu.takes(Shortcuts::LANES);
+    gpu.recorder.start_over(&mut *gpu.driver, lanes);
+    Ok(true)
 }
 
 impl fmt::Display for Shortcuts {

@@ -105,10 +105,14 @@ fn no_shortcut_changes_a_bit() {
     }
 }
 
-/// Names of the kernels that a spread, a mix and a sum of experts of one row run.
-fn kernels(disabled: Shortcuts) -> Vec<&'static str> {
+/// Names of the kernels that a spread, a mix and a sum of experts of one row run on a device that
+/// was made without some shortcuts and then told to leave out others.
+fn kernels(disabled: Shortcuts, then: Shortcuts) -> Vec<&'static str> {
     let config = GpuConfig { disabled, ..GpuConfig::default() };
     let mut gpu = Gpu::host(config).unwrap_or_else(|error| panic!("{error}"));
+    if then != disabled {
+        assert!(gpu.leave_out(then).expect("nothing was recorded"));
+    }
     let arena = gpu.arena();
     gpu.begin(&Step::single(&[0], 0)).expect("a step");
     let matrix = |gpu: &mut Gpu, format: Format, stack: usize, rows: usize, columns: usize| {
@@ -154,10 +158,13 @@ fn kernels(disabled: Shortcuts) -> Vec<&'static str> {
 fn shortcuts_are_taken() {
     let taken = ["decode_q8_0", "expert_cells", "hc_pre_1024", "post_shards_f16", "staged_q2_k"];
     let taken = [&taken[..], &["staged_q8_0"]].concat();
-    assert_eq!(kernels(Shortcuts::NONE), taken);
+    let (none, both) = (Shortcuts::NONE, Shortcuts::STAGED.with(Shortcuts::SPREAD));
+    assert_eq!(kernels(none, none), taken);
+    assert_eq!(kernels(both, none), taken, "taken again");
     let left = ["activate", "activate_256", "decode_q2_k", "decode_q8_0", "expert_cells"];
     let left = [&left[..], &["hc_post_four", "hc_pre_1024", "shards_f16"]].concat();
-    assert_eq!(kernels(Shortcuts::STAGED.with(Shortcuts::SPREAD)), left);
+    assert_eq!(kernels(both, both), left);
+    assert_eq!(kernels(none, both), left, "left out later");
 }
 
 /// What is required is an error where it would be left out: a format without a kernel for it, or

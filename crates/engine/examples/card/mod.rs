@@ -12,6 +12,9 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
+pub mod compare;
+pub mod words;
+
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Bound of a logit's distance from the oracle's.
@@ -159,6 +162,35 @@ fn keep(engine: &mut Engine, sessions: &mut [Session], next: &[[u32; 1]]) -> Out
     Ok(())
 }
 
+/// Milliseconds of a common step of sessions that begin with these tokens, by the card's draws
+/// where it makes them; and the last tokens.
+fn together(
+    engine: &mut Engine,
+    sessions: &mut [Session],
+    mut next: Vec<[u32; 1]>,
+    tokens: usize,
+) -> Outcome<(f64, Vec<[u32; 1]>)> {
+    let number = sessions.len();
+    let (mut begun, draws) = (Instant::now(), Source::draw_rows(engine) >= number);
+    for step in 0..WARM + tokens {
+        if step == WARM {
+            begun = Instant::now();
+        }
+        if !draws {
+            let rows = logits_of(engine, sessions, &next)?;
+            next = rows.iter().map(|row| [super::best(row)]).collect();
+            continue;
+        }
+        let vocabulary = engine.facts().vocabulary;
+        let draw = Settings::greedy().on_device(vocabulary, 0, 0).ok_or("greedy draws")?;
+        let made = engine.step_drawn(&mut work_of(sessions, &next), &vec![draw; number])?;
+        keep(engine, sessions, &next)?;
+        let Made::Tokens(drawn) = made else { return Err("logits that are no numbers".into()) };
+        next = drawn.into_iter().map(|token| [token]).collect();
+    }
+    Ok((milliseconds(begun) / count(tokens), next))
+}
+
 /// Rate of so many sessions together, whose first steps have the logits of each alone.
 pub fn sessions(engine: &mut Engine, prompt: &[u32], number: usize, tokens: usize) -> Outcome<()> {
     let room = COMPARED + WARM + tokens + 1;
@@ -179,25 +211,8 @@ pub fn sessions(engine: &mut Engine, prompt: &[u32], number: usize, tokens: usiz
         }
     }
     println!("{number} sessions: {differing} logits differ from those of a session alone");
-    let mut next: Vec<_> = (0..number).map(|session| token(COMPARED, session)).collect();
-    let (mut begun, draws) = (Instant::now(), Source::draw_rows(engine) >= number);
-    for step in 0..WARM + tokens {
-        if step == WARM {
-            begun = Instant::now();
-        }
-        if !draws {
-            let rows = logits_of(engine, &mut together, &next)?;
-            next = rows.iter().map(|row| [super::best(row)]).collect();
-            continue;
-        }
-        let vocabulary = engine.facts().vocabulary;
-        let draw = Settings::greedy().on_device(vocabulary, 0, 0).ok_or("greedy draws")?;
-        let made = engine.step_drawn(&mut work_of(&mut together, &next), &vec![draw; number])?;
-        keep(engine, &mut together, &next)?;
-        let Made::Tokens(drawn) = made else { return Err("logits that are no numbers".into()) };
-        next = drawn.into_iter().map(|token| [token]).collect();
-    }
-    let each = milliseconds(begun) / count(tokens);
+    let next = (0..number).map(|session| token(COMPARED, session)).collect();
+    let (each, _) = self::together(engine, &mut together, next, tokens)?;
     let rate = 1e3 / each * count(number);
     println!("{number} sessions: {rate:.1} tokens/s together ({each:.3} ms a step)");
     Ok(())

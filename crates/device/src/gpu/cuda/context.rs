@@ -295,8 +295,9 @@ impl Event {
     /// Milliseconds from an earlier event to this one; both are timed and were passed.
     pub(super) fn milliseconds_since(&self, earlier: &Event) -> Result<f32, Error> {
         let mut time = 0.0;
+        // The second version of this function is newer than the oldest driver.
         // SAFETY: both events are alive; the out-parameter lives here.
-        let status = unsafe { sys::cuEventElapsedTime_v2(&raw mut time, earlier.0, self.0) };
+        let status = unsafe { sys::cuEventElapsedTime(&raw mut time, earlier.0, self.0) };
         check("reading the card's clock", status)?;
         Ok(time)
     }

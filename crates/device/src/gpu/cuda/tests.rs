@@ -3,6 +3,45 @@
 
 use super::{Cuda, CudaConfig, cuda_devices};
 use crate::Error;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Functions that the driver for CUDA 12.0 has: a call of one that is missing is a panic.
+const OLDEST_HAS: &str = "cuCtxEnablePeerAccess cuCtxGetStreamPriorityRange cuCtxSetCurrent \
+    cuCtxSynchronize cuDeviceCanAccessPeer cuDeviceGet cuDeviceGetAttribute cuDeviceGetCount \
+    cuDeviceGetName cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain cuDriverGetVersion \
+    cuEventCreate cuEventDestroy_v2 cuEventElapsedTime cuEventRecord cuEventSynchronize \
+    cuFuncSetAttribute cuGraphDestroy cuGraphExecDestroy cuGraphInstantiateWithFlags \
+    cuGraphLaunch cuGraphUpload cuInit cuLaunchKernelEx cuMemAlloc_v2 cuMemFreeHost cuMemFree_v2 \
+    cuMemGetInfo_v2 cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemHostRegister_v2 \
+    cuMemHostUnregister cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemsetD32_v2 \
+    cuMemsetD8Async cuMemsetD8_v2 cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleLoadData \
+    cuModuleUnload cuStreamBeginCapture_v2 cuStreamCreate cuStreamCreateWithPriority \
+    cuStreamDestroy_v2 cuStreamEndCapture cuStreamSynchronize cuStreamWaitEvent";
+
+/// Whoever calls another function looks up since when it is there, and asks for the driver's
+/// version where that is later, as `Context::tells_parameters` does.
+#[test]
+fn the_oldest_driver_has_what_is_called() {
+    let mut called = BTreeSet::new();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu/cuda");
+    for file in std::fs::read_dir(folder).expect("this folder") {
+        let path = file.expect("readable").path();
+        let text = std::fs::read_to_string(path).expect("a text");
+        let calls = text.split("sys::cu").skip(1);
+        let names = calls.filter_map(|rest| rest.split(|c| !is_of_a_name(c)).next());
+        let names = names.filter(|name| name.starts_with(char::is_uppercase));
+        called.extend(names.map(|name| format!("cu{name}")));
+    }
+    assert!(called.len() > 40, "{called:?}");
+    let has: BTreeSet<String> = OLDEST_HAS.split_whitespace().map(str::to_owned).collect();
+    let later: Vec<_> = called.difference(&has).collect();
+    assert_eq!(later, ["cuFuncGetParamInfo"]);
+}
+
+fn is_of_a_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
 
 /// Holds on machines with a card as well: number 4000 is on none of them.
 #[test]

@@ -132,6 +132,21 @@ fn moved_data_drops_graphs() {
     assert!(lines[4].starts_with("launch"), "{}", lines[4]);
 }
 
+/// What was captured is dropped on demand, and captured anew by the lanes that were asked for.
+#[test]
+fn starting_over_captures_anew() {
+    let (mut recorder, mut log) = (recorder(), Log::default());
+    for data in 0..3 {
+        step(&mut recorder, &mut log, &[data], 1);
+    }
+    recorder.start_over(&mut log, true);
+    assert_eq!(std::mem::take(&mut log.lines), ["drop 1"]);
+    let launch = "launch 3 [1, 1, 1] [9, 16] [1, 2]";
+    assert_eq!(step(&mut recorder, &mut log, &[3], 1)[1..], [launch]);
+    let beside = ["begin", "lane 0 behind []", launch, "lane 0 behind []", "end", "replay 2"];
+    assert_eq!(step(&mut recorder, &mut log, &[4], 1)[1..], beside);
+}
+
 /// Launches without groups are left out, and a flush without launches does nothing.
 #[test]
 fn nothing_is_nothing() {

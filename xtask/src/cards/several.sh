@@ -1,0 +1,56 @@
+
+# Several cards of one host, one card beside them in the same run.
+big=$shm/flash-q4.gguf
+text="Once upon a time there was a little fox"
+writes "$model" --shape flash --mix q2 --alias 1
+wait
+seen='loaded|hash of|tokens/s|gates in|to the first|differ|note'
+short="--prompt 2048 --answer 128 --chunk 2048"
+
+part one 70 6 "$seen" check "$model" $short --sessions 16 --depths 65536
+part two 70 8 "$seen" check "$model" $short --sessions 16 --depths 65536 --ranks 2
+part nano 90 6 "one answer|$seen" gpu_check models/nano.gguf --prompt 200 --answer 60 --ranks 2
+part one-8k 40 2 'hash of|reading' check "$model" --prompt 8192 --answer 64 --chunk 4096
+part two-8k 40 3 'hash of|reading|gates in' \
+    check "$model" --prompt 8192 --answer 64 --chunk 4096 --ranks 2
+part alone 40 1 fox ironstar run --model models/nano.gguf --backend cuda --temp 0 -n 24 \
+    --prompt "$text" --raw
+part pair 60 2 'fox|sums of cards' ironstar run --model models/nano.gguf --backend cuda --temp 0 \
+    -n 24 --prompt "$text" --raw --ranks 2 --transport shm
+
+# What `sim` makes of one card's costs, beside what two cards took: threads, then processes.
+costs() {
+    ironstar doctor --cluster --backend cuda --ranks 2 --model "$model" --json >"$out/costs.json"
+    for name in threads processes; do
+        ironstar sim --costs "$out/costs.json" --bench "$work/one.json" --ranks 1,2,4,8 \
+            --against "$work/$name.json"
+    done
+}
+export -f costs
+part bench-one 40 1 tps bench one
+part bench-threads 40 1 tps bench threads --ranks 2
+part bench-processes 60 1 tps bench processes --ranks 2 --transport shm
+part costs 110 8 'tokens/s|measured' costs
+part nccl 50 4 "$seen" check "$model" $short --ranks 2 --nccl
+part host 50 3 "$seen" check "$model" --prompt 2048 --answer 32 --chunk 2048 --ranks 2 --host-gates
+part stages 50 1 tps bench stages --stages 2
+
+# More than one card holds: one refuses it before loading, two run it.
+writes_big() {
+    [ -e "$big" ] || ironstar synth "$big" --shape flash --mix q4 --alias 2
+}
+export -f writes_big
+export big
+part big 60 1 rror writes_big
+part big-one 30 2 'needs|rror' check "$big" --prompt 2048 --answer 32 --chunk 2048
+part big-two 60 3 "$seen" check "$big" --prompt 2048 --answer 32 --chunk 2048 --ranks 2
+
+for n in 4 8; do
+    [ "$n" -le "$cards" ] || break
+    part "$n" 70 8 "$seen" check "$model" $short --sessions 16 --depths 65536 --ranks "$n"
+    part "$n-8k" 40 3 'hash of|reading|gates in' \
+        check "$model" --prompt 8192 --answer 64 --chunk 4096 --ranks "$n"
+    part "$n-nano" 60 4 "one answer|$seen" \
+        gpu_check models/nano.gguf --prompt 200 --answer 60 --ranks "$n"
+    part "$n-stages" 60 1 tps bench stages --stages "$n"
+done
