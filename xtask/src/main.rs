@@ -8,6 +8,7 @@ mod arm;
 mod cards;
 mod ci;
 mod clients;
+mod flaky;
 mod fuzz;
 mod kernel_bench;
 mod kernel_check;
@@ -49,6 +50,8 @@ cargo xtask peer-bench [--quick] [--json] [--keep] [--mix NAME] [--threads N] [-
     Our binary and the CPU engine that people use, on the same files, in processor seconds.
 cargo xtask clients [pi] [claude] [codex] [opencode]
     Coding agents, fetched by npm, against the release binary with prepared answers.
+cargo xtask flaky CRATE [--runs N] [--busy N] [--seed N] [-- ARGS]
+    Test programs of a package that are stopped at random moments; what fails has a clock in it.
 cargo xtask fuzz [--target NAME] [--jobs N] [--seconds N] [--seed N] [--list] [--export DIR]
     Mutated inputs for every parser of outside bytes; docs/testing.md says more.";
 
@@ -85,6 +88,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ["arm"] => arm::run(&root),
         ["peer-bench", rest @ ..] => peer_bench::run(&root, rest),
         ["clients", names @ ..] => clients::agents(&root, names),
+        ["flaky", rest @ ..] => flaky::run(&root, rest),
         ["fuzz", rest @ ..] => fuzz::run(&root, rest),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");

@@ -22,10 +22,11 @@ const LONGEST: [&str; 6] =
 
 /// One of the programs.
 #[derive(Debug)]
-struct Suite {
+pub struct Suite {
     /// The package, without `ironstar-`, and the target.
-    name: String,
-    command: Command,
+    pub name: String,
+    /// What runs it.
+    pub command: Command,
 }
 
 /// How a program ended.
@@ -39,7 +40,7 @@ struct Ended {
 /// Builds everything and runs it.
 pub fn run(root: &Path) -> Result<()> {
     let begun = Instant::now();
-    let mut suites = parse(&build(root)?)?;
+    let mut suites = programs(root, &["--workspace".to_owned()])?;
     let mut examples = Command::new("cargo");
     examples.args(["test", "--quiet", "--workspace", "--doc"]).current_dir(root);
     suites.push(Suite { name: "examples of rustdoc".to_owned(), command: examples });
@@ -67,16 +68,40 @@ pub fn run(root: &Path) -> Result<()> {
             .collect()
     });
     if !failed.is_empty() {
-        bail!("failed, see above: {}", failed.join(", "));
+        bail!("failed, see above: {}", failed.join(", ") + &again(&failed));
     }
     Ok(())
 }
 
+/// How to repeat what failed alone. It is not repeated here: what passes at the second try has a
+/// fault all the same.
+fn again(failed: &[String]) -> String {
+    let mut folders: Vec<&str> = failed.iter().filter_map(|name| name.split(' ').next()).collect();
+    folders.dedup();
+    let line = |folder: &str| {
+        let package = package(folder);
+        format!(
+            "\n  cargo test --package {package}    (a busy machine: cargo xtask flaky {folder})"
+        )
+    };
+    folders.into_iter().filter(|folder| *folder != "examples").map(line).collect()
+}
+
+/// The package in a folder.
+pub fn package(folder: &str) -> String {
+    if folder == "xtask" { folder.to_owned() } else { format!("ironstar-{folder}") }
+}
+
+/// The test programs of some packages, built.
+pub fn programs(root: &Path, packages: &[String]) -> Result<Vec<Suite>> {
+    parse(&build(root, packages)?)
+}
+
 /// Cargo's messages about the programs that it built. Examples are left to clippy, which checks
 /// them: linking them proves nothing more.
-fn build(root: &Path) -> Result<String> {
+fn build(root: &Path, packages: &[String]) -> Result<String> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["test", "--workspace", "--tests", "--no-run"]);
+    cargo.arg("test").args(packages).args(["--tests", "--no-run"]);
     cargo.arg("--message-format=json-render-diagnostics").current_dir(root);
     let output = cargo.stderr(Stdio::inherit()).output().context("cargo could not be started")?;
     if !output.status.success() {
@@ -152,7 +177,7 @@ fn counted(output: &str, word: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ended, Suite, counted, finish, longest_first, parse, report};
+    use super::{Ended, Suite, again, counted, finish, longest_first, parse, report};
     use std::process::Command;
     use std::time::Duration;
 
@@ -193,6 +218,8 @@ mod tests {
         assert!(report(&ended).ends_with(" 43 passed, 1 ignored, 1.5 s"), "{}", report(&ended));
         ended.passed = false;
         assert!(report(&ended).contains("some 7 passed; words"));
+        let told = again(&["cli suite".to_owned(), "examples of rustdoc".to_owned()]);
+        assert!(told.contains("--package ironstar-cli ") && told.lines().count() == 2, "{told}");
     }
 
     #[test]

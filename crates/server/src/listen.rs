@@ -21,8 +21,6 @@ use tokio::sync::{Semaphore, watch};
 /// Pauses after an accept that failed.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Time for answers to write their last event after they were told to end.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Headers of a request.
 const HEADERS_MAX: usize = 100;
 
@@ -127,7 +125,7 @@ pub(crate) async fn run(
     }
     app.log("stopping: what still runs is ended");
     shutdown.end();
-    let _late = tokio::time::timeout(LAST_WORDS, open.closed()).await;
+    let _late = tokio::time::timeout(app.options.last_words, open.closed()).await;
     Ok(())
 }
 

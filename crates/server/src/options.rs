@@ -65,6 +65,8 @@ pub struct Options {
     pub whole_patience: Duration,
     /// Time that running answers get when the server stops.
     pub grace: Duration,
+    /// Time for answers to write their last event after they were told to end.
+    pub last_words: Duration,
     /// Answers of `/v1/responses` that are kept in memory, in bytes of their conversations.
     pub store_bytes: usize,
     /// Folder in which they are kept instead, and outlive the server.
@@ -99,6 +101,7 @@ impl Default for Options {
             keepalive: Duration::from_secs(5),
             whole_patience: Duration::from_secs(30),
             grace: Duration::from_secs(30),
+            last_words: Duration::from_secs(2),
             store_bytes: 256 << 20,
             store_dir: None,
             store_disk_bytes: 1 << 30,

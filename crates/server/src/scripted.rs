@@ -23,7 +23,7 @@ use super::Model;
 use ironstar_engine::Speculation;
 use ironstar_engine::sampler::Settings;
 use ironstar_engine::scheduler::scripted::{Fault, Reply, Script};
-use ironstar_engine::scheduler::{Client, Limits, Scheduler, SystemClock, spawn};
+use ironstar_engine::scheduler::{Client, Clock, Limits, Scheduler, SystemClock, spawn};
 use ironstar_text::chat::{Effort, Release, Thinking};
 use ironstar_text::{PRE_TOKENIZER, Parts, Tokenizer};
 use ironstar_wire::Profile;
@@ -171,6 +171,15 @@ impl Playbook {
 
     /// Starts an engine that plays it, and says what a server must know of it.
     pub fn start(&self, tokenizer: Arc<Tokenizer>) -> std::io::Result<(Model, Client, Engine)> {
+        self.start_on(tokenizer, Box::new(SystemClock::default()))
+    }
+
+    /// The same, where the times of the play go by on this clock.
+    pub fn start_on(
+        &self,
+        tokenizer: Arc<Tokenizer>,
+        clock: Box<dyn Clock>,
+    ) -> std::io::Result<(Model, Client, Engine)> {
         let limits = Limits {
             sessions: self.sessions,
             queue: 100_000,
@@ -178,7 +187,7 @@ impl Playbook {
             session_bytes: self.memory.unwrap_or(u64::MAX),
             ..Limits::default()
         };
-        let script = self.script(&tokenizer);
+        let script = self.script(&tokenizer, clock);
         let vocabulary = script.facts.vocabulary;
         let scheduler = Scheduler::new(script, Box::new(SystemClock::default()), limits);
         let (client, thread) = spawn(scheduler)?;
@@ -197,10 +206,10 @@ impl Playbook {
         Ok((model, client, thread))
     }
 
-    fn script(&self, tokenizer: &Arc<Tokenizer>) -> Script {
+    fn script(&self, tokenizer: &Arc<Tokenizer>, clock: Box<dyn Clock>) -> Script {
         let end = tokenizer.eos().unwrap_or(0);
         let (other, _) = self.tokens(tokenizer, &self.other);
-        let mut script = Script::new(Box::new(SystemClock::default()), other, end);
+        let mut script = Script::new(clock, other, end);
         script.facts.vocabulary = usize::try_from(tokenizer.vocab_size()).unwrap_or(1 << 19);
         script.facts.context = self.context;
         script.facts.step_rows = self.step_rows;

@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 
 /// Where scripts, playbooks and lists of packages are.
 const FOLDER: &str = "crates/server/tests/clients";
-/// Longest time of all checks of CI together.
-const LIMIT: Duration = Duration::from_secs(300);
+/// Longest time of all checks of CI together, which take twenty seconds: only what hangs meets it.
+const LIMIT: Duration = Duration::from_secs(1200);
 /// Requests that are made up for each operation of the OpenAPI file, good ones and bad ones.
 const MADE_UP: &str = "12";
+/// How often a cost is measured at most.
+const TRIES: usize = 3;
 /// Time in which nobody asks.
 const IDLE: Duration = Duration::from_secs(2);
 /// Most microseconds of the server's threads for a token.
@@ -74,22 +76,29 @@ pub fn run(root: &Path, binary: &Path) -> Result<()> {
     nano.stop()
 }
 
-/// What servers cost: nothing while nobody asks, and little for a token. The bounds are loose,
-/// since the machine may be slow; docs/server.md has figures.
+/// What servers cost: nothing while nobody asks, and little for a token. The bounds are loose and
+/// the least of some tries counts, since the machine may be busy; docs/server.md has figures.
 fn costs(scripted: &Server, nano: &Server) -> Result<()> {
-    let micros = scripted.overhead()?;
-    println!("clients: {micros:.1} us of the server's threads for a token of a stream");
-    if micros > OVERHEAD_MICROS_MAX {
-        bail!("a token costs {micros:.1} us beside the engine; {OVERHEAD_MICROS_MAX} are allowed");
+    let mut micros = Vec::new();
+    for _ in 0..TRIES {
+        micros.push(scripted.overhead()?);
     }
-    let before = [scripted.times("")?, nano.times("")?];
-    std::thread::sleep(IDLE);
-    let used = [scripted.used_since("", &before[0])?, nano.used_since("", &before[1])?];
-    println!("clients: {used:?} of processor time in {IDLE:?} of idleness");
-    if used.iter().any(|used| *used > IDLE / 100) {
-        bail!("servers that nobody asks use more than 1 % of a processor");
+    let least = micros.iter().copied().fold(f64::INFINITY, f64::min);
+    println!("clients: {micros:.1?} us of the server's threads for a token of a stream");
+    if least > OVERHEAD_MICROS_MAX {
+        bail!("a token costs {least:.1} us beside the engine; {OVERHEAD_MICROS_MAX} are allowed");
     }
-    Ok(())
+    for _ in 0..TRIES {
+        let (before, begun) = ([scripted.times("")?, nano.times("")?], Instant::now());
+        std::thread::sleep(IDLE);
+        let used = [scripted.used_since("", &before[0])?, nano.used_since("", &before[1])?];
+        let idle = begun.elapsed();
+        println!("clients: {used:?} of processor time in {idle:.1?} of idleness");
+        if used.iter().all(|used| *used <= idle / 100) {
+            return Ok(());
+        }
+    }
+    bail!("servers that nobody asks use more than 1 % of a processor");
 }
 
 /// All agents, with the release binary; `names` are some of them, or none for all.

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Tokens of the answer whose cost is measured.
-const TOKENS: u32 = 20_000;
+/// Tokens of the answer whose cost is measured: as many as a server keeps for a reader that is
+/// stopped for a while.
+const TOKENS: u32 = 8_000;
 
 /// A server of ours; it is killed if nobody stops it.
 pub struct Server {
@@ -108,7 +109,7 @@ impl Server {
         let id = self.process.id().to_string();
         finish(Command::new("kill").args(["-TERM", &id]))?;
         let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(10) {
+        while begun.elapsed() < Duration::from_secs(120) {
             if let Some(status) = self.process.try_wait()? {
                 if status.success() {
                     return Ok(());

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 const BEAT: Duration = Duration::from_millis(250);
 /// Time between two looks at what this end knows.
 const LOOK: Duration = Duration::from_millis(10);
+/// Most time that counts as silence between two looks. When more has gone by this thread was
+/// stopped itself, perhaps with all of the machine, and is no witness of what it did not wait for.
+const WITNESSED_MAX: Duration = Duration::from_millis(100);
 
 /// Watches the connection to `rank` until the epoch ends.
 pub(super) fn spawn(
@@ -40,8 +43,10 @@ fn run(
     watch: &Watch,
 ) -> Result<(), ExchangeError> {
     let lost = |found: String| ExchangeError::Lost { rank, found };
-    let (mut heard, mut beaten) = (Instant::now(), Instant::now());
+    let (mut silent, mut looked, mut beaten) = (Duration::ZERO, Instant::now(), Instant::now());
     loop {
+        silent += looked.elapsed().min(WITNESSED_MAX);
+        looked = Instant::now();
         // What this end knows goes out before anything else is read.
         if let Some(error) = watch.error() {
             // The other end may be gone; then nobody needs to know.
@@ -57,7 +62,7 @@ fn run(
             beaten = Instant::now();
         }
         match channel.hear(Instant::now() + LOOK) {
-            Ok(Some(Word::Beat)) => heard = Instant::now(),
+            Ok(Some(Word::Beat)) => silent = Duration::ZERO,
             Ok(Some(Word::Abort { reason })) => {
                 return Err(ExchangeError::Aborted { rank, reason });
             }
@@ -68,8 +73,8 @@ fn run(
                 let (found, wanted) = (format!("{word:?}"), "a beat".to_string());
                 return Err(ExchangeError::Wrong { rank, found, wanted });
             }
-            Ok(None) if heard.elapsed() > deadlines.silence => {
-                return Err(lost(format!("silent for {} ms", heard.elapsed().as_millis())));
+            Ok(None) if silent > deadlines.silence => {
+                return Err(lost(format!("silent for {} ms", silent.as_millis())));
             }
             Ok(None) => {}
             Err(error) => return Err(lost(error.to_string())),

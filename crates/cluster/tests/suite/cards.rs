@@ -2,7 +2,7 @@
 //! carried over a link; and a process that is killed, or stands still, while the other's kernels
 //! wait for it.
 
-use crate::support::keyed;
+use crate::support::{PATIENCE, keyed};
 use ironstar_cluster::{Cluster, Deadlines, Member, Settings, Transport};
 use ironstar_device::{Backend, Element, Error, GateKind, GateRoute, Gpu, GpuConfig};
 use std::io::Write;
@@ -10,13 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a gate may wait, which is more than a loss may take to be seen.
-const LIMIT: Duration = Duration::from_secs(40);
-const SEEN: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(240);
+const SEEN: Duration = PATIENCE;
+/// How long rank 1 may be silent where it is stopped: longer than a busy machine stops a thread.
+const SILENCE: Duration = Duration::from_secs(12);
 const FLOATS: usize = 700;
 
-fn settings() -> Settings {
+fn settings(silence: Duration) -> Settings {
     let mut settings = keyed('6');
-    let silence = Duration::from_secs(3);
     settings.deadlines = Deadlines { silence, form: LIMIT, ..settings.deadlines };
     settings.timing.gate = LIMIT;
     settings
@@ -58,7 +59,7 @@ fn child() {
     let (address, gates) = line.trim().split_once(' ').expect("an address and a number");
     let address = address.parse().expect("the parent writes addresses");
     let gpu = host();
-    let group = Member::new(address, Some(1), Some(2), settings()).and_then(Cluster::join);
+    let group = Member::new(address, Some(1), Some(2), settings(LIMIT)).and_then(Cluster::join);
     let mut gpu = card(gpu, group.expect("the group forms"), GateRoute::Shared);
     for gate in 0..gates.parse().expect("a number") {
         sum(&mut gpu, &part(1, gate)).expect("rank 0 is there");
@@ -85,8 +86,9 @@ fn cards_of_processes_sum_and_a_lost_one_is_seen() {
         (GateRoute::Carried, Transport::Tcp, false),
     ] {
         let gpu = host();
+        let silence = if stop { SILENCE } else { LIMIT };
         let here = "127.0.0.1:0".parse().expect("an address");
-        let hub = Cluster::bind(here, 2, transport, settings()).expect("a port");
+        let hub = Cluster::bind(here, 2, transport, settings(silence)).expect("a port");
         let mut other = start(&hub.address().to_string(), 4);
         let mut gpu = card(gpu, Cluster::lead(hub).expect("both are there"), most);
         let note = gpu.gates_note().expect("it was found out");

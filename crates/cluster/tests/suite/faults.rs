@@ -1,7 +1,7 @@
 //! Gates over links that lose, repeat, swap, damage, delay and swallow messages: every rank gets
 //! the right bytes or an error, within the deadline, on every transport.
 
-use crate::support::{pairs, part};
+use crate::support::{PATIENCE, pairs, part};
 use ironstar_cluster::{Limits, Link, LinkError, Mesh, Pace, Place, Timing, Watch};
 use ironstar_device::{ExchangeError, GateKind};
 use std::time::{Duration, Instant};
@@ -197,10 +197,10 @@ fn no_fault_passes_unseen_on_any_transport() {
                 let start = Instant::now();
                 let errors = walk(make(LIMITS), fault, at, Duration::from_millis(60));
                 assert!(errors[0].is_some(), "{name}: {fault:?} at {at} passed unseen");
-                assert!(start.elapsed() < Duration::from_secs(5), "{name}: {fault:?} at {at}");
+                assert!(start.elapsed() < PATIENCE, "{name}: {fault:?} at {at}");
             }
         }
-        let errors = walk(make(LIMITS), Fault::Delay(3), 4, Duration::from_secs(10));
+        let errors = walk(make(LIMITS), Fault::Delay(3), 4, PATIENCE);
         assert_eq!(errors, [None, None], "{name}: a delay is no fault");
     }
 }
@@ -235,9 +235,9 @@ fn five_hundred_schedules_of_faults_give_right_bytes_or_an_error_in_time() {
         };
         let start = Instant::now();
         // A delay is not to be a fault on a busy machine; what is lost is to be noticed soon.
-        let deadline = if is_harmless(fault) { 10_000 } else { 10 };
-        let errors = walk(make(LIMITS), fault, at, Duration::from_millis(deadline));
-        assert!(start.elapsed() < Duration::from_secs(9), "seed {seed}: {fault:?} at {at}");
+        let deadline = if is_harmless(fault) { PATIENCE } else { Duration::from_millis(10) };
+        let errors = walk(make(LIMITS), fault, at, deadline);
+        assert!(start.elapsed() < PATIENCE, "seed {seed}: {fault:?} at {at}");
         if is_harmless(fault) {
             assert_eq!(errors, [None, None], "seed {seed}");
         }

@@ -1,6 +1,6 @@
 //! One suite for every transport: what a `Link` promises, each transport keeps.
 
-use crate::support::{Transports, pairs};
+use crate::support::{PATIENCE, Transports, pairs};
 use ironstar_cluster::{Limits, Link, LinkError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ pub fn next(link: &mut dyn Link) -> Result<Vec<u8>, LinkError> {
         if let Some(message) = link.receive()? {
             return Ok(message.to_vec());
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "a message is due");
+        assert!(start.elapsed() < PATIENCE, "a message is due");
         link.rest(Duration::from_millis(1));
     }
 }
@@ -129,13 +129,16 @@ fn an_end_that_goes_is_noticed_after_its_last_message() {
 fn nothing_there_is_nothing_and_not_a_wait() {
     on_all(SMALL, |name, (mut left, mut right)| {
         post(&mut *left, 1);
-        let start = Instant::now();
-        for _ in 0..100 {
+        // The quickest of many looks: one that waits does so every time, a machine that is busy
+        // does not.
+        let quickest = (0..100).map(|_| {
+            let start = Instant::now();
             assert_eq!(left.receive().expect(name), None);
             assert!(right.flush().expect(name));
-        }
+            start.elapsed()
+        });
+        assert!(quickest.min() < Some(Duration::from_millis(10)), "{name}");
         left.rest(Duration::from_millis(5));
-        assert!(start.elapsed() < Duration::from_secs(2), "{name}");
     });
 }
 

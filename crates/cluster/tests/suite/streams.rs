@@ -1,11 +1,11 @@
 //! Records of a pipeline: any length, both ways at once, whole or an error.
 
-use crate::support::{hub, member, on_ranks, pairs, part, settings, verbs};
+use crate::support::{PATIENCE, hub, member, on_ranks, pairs, part, settings, verbs};
 use ironstar_cluster::{Cluster, Limits, Pace, Record, Settings, Stream, Transport, Watch};
 use ironstar_device::{Exchange, ExchangeError, GateKind};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = PATIENCE;
 
 fn record(tag: usize, length: usize) -> Record {
     Record { tag: tag as u64, bytes: part(tag, 3, length) }

@@ -14,7 +14,11 @@ pub fn any_port() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
 }
 
-/// Settings of a test: short deadlines, since nothing is slow but the machine.
+/// Longest wait of a test for anything. Only what hangs takes so long: a machine may be busy, and
+/// stop any thread for seconds.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Settings of a test: what must be waited for is given a short deadline by the test itself.
 pub fn settings() -> Settings {
     Settings {
         identity: Identity {
@@ -24,12 +28,12 @@ pub fn settings() -> Settings {
         },
         folder: std::env::temp_dir(),
         deadlines: Deadlines {
-            handshake: Duration::from_secs(2),
-            form: Duration::from_secs(20),
-            links: Duration::from_secs(10),
-            silence: Duration::from_secs(3),
+            handshake: PATIENCE,
+            form: PATIENCE,
+            links: PATIENCE,
+            silence: PATIENCE,
         },
-        timing: Timing { gate: Duration::from_secs(10), pace: Pace::BLOCKING },
+        timing: Timing { gate: PATIENCE, pace: Pace::BLOCKING },
         ..Settings::default()
     }
 }
@@ -151,7 +155,7 @@ pub fn verbs_pair_of(
 ) -> Result<(VerbsLink, VerbsLink), Error> {
     let listener = TcpListener::bind(any_port()).expect("a free port");
     let address = listener.local_addr().expect("it is bound");
-    let time = Duration::from_secs(10);
+    let time = PATIENCE;
     let other = std::thread::spawn(move || {
         let (stream, _) = listener.accept().expect("somebody connects");
         let channel = Channel::answer(stream, None, time)?;
@@ -186,7 +190,7 @@ fn shm_pair(limits: Limits) -> (ShmLink, ShmLink) {
     let name = format!("ironstar-test-{}-{number}", std::process::id());
     let path = std::env::temp_dir().join(name);
     let left = ShmLink::create(&path, limits, number).expect("a new file");
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     let right = ShmLink::open(&path, limits, number, deadline).expect("it was just made");
     assert!(!path.exists(), "the name is gone once both have the memory");
     (left, right)

@@ -31,11 +31,11 @@ RESPONSE_TOOLS = [
 
 
 def openai_at(url):
-    return openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=120)
+    return openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=300)
 
 
 def anthropic_at(url):
-    return anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120)
+    return anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=300)
 
 
 def user(text):
@@ -140,7 +140,8 @@ def leaving_early(client, url):
             break
     import urllib.request
 
-    for _ in range(200):
+    # A minute, on a quiet machine: only what hangs takes so long.
+    for _ in range(3000):
         health = json.load(urllib.request.urlopen(url + "/health"))
         if health["requests_running"] == 0:
             return

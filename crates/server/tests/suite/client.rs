@@ -1,5 +1,7 @@
 //! A running server, and a client that sends bytes and reads them.
 
+use super::held::Held;
+use ironstar_engine::scheduler::{Clock, SystemClock};
 use ironstar_server::scripted::{Playbook, tiny_tokenizer};
 use ironstar_server::{Error, Options, Server, Shutdown};
 use serde_json::Value;
@@ -8,19 +10,35 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait of a test for anything.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait of a test for anything. Only what hangs takes so long: a machine may be busy, and
+/// stop any thread for seconds.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// A time that nothing takes.
+pub const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// A server on a port of its own; it is stopped when dropped.
 pub struct Running {
     pub address: SocketAddr,
     pub shutdown: Shutdown,
+    /// The engine's clock, where it is held.
+    pub held: Held,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
 
-/// Options for a test: a free port.
+/// Options for a test: a free port, and nothing happens because a time is over.
 pub fn options() -> Options {
-    Options { address: ([127, 0, 0, 1], 0).into(), grace: PATIENCE, ..Options::default() }
+    Options {
+        address: ([127, 0, 0, 1], 0).into(),
+        head_timeout: NEVER,
+        body_pause: NEVER,
+        body_timeout: NEVER,
+        write_timeout: NEVER,
+        keepalive: NEVER,
+        whole_patience: NEVER,
+        grace: PATIENCE,
+        last_words: PATIENCE,
+        ..Options::default()
+    }
 }
 
 /// Starts a server on prepared answers.
@@ -29,8 +47,21 @@ pub fn start(play: &str) -> Running {
 }
 
 pub fn start_with(play: &str, options: Options) -> Running {
+    start_on(Box::new(SystemClock::default()), play, options)
+}
+
+/// Starts a server whose engine's steps that take time end when the test says so.
+pub fn start_held(play: &str, options: Options) -> Running {
+    let held = Held::default();
+    held.close();
+    let mut running = start_on(Box::new(held.clone()), play, options);
+    running.held = held;
+    running
+}
+
+fn start_on(clock: Box<dyn Clock>, play: &str, options: Options) -> Running {
     let play = Playbook::parse(play).unwrap();
-    let (model, client, engine) = play.start(tiny_tokenizer().into()).unwrap();
+    let (model, client, engine) = play.start_on(tiny_tokenizer().into(), clock).unwrap();
     let server = Server::bind(options).unwrap();
     let (address, shutdown) = (server.address(), Shutdown::default());
     let until = shutdown.clone();
@@ -39,7 +70,7 @@ pub fn start_with(play: &str, options: Options) -> Running {
         engine.join().unwrap();
         served
     });
-    Running { address, shutdown, thread: Some(thread) }
+    Running { address, shutdown, held: Held::default(), thread: Some(thread) }
 }
 
 impl Running {
@@ -102,6 +133,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        self.held.open();
         self.shutdown.stop();
         self.shutdown.stop();
         if let Some(thread) = self.thread.take() {
@@ -202,15 +234,20 @@ fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
 
 /// Reads a stream until some text is there; gives all that was read.
 pub fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
+    read_until_times(stream, wanted, 1)
+}
+
+/// Reads a stream until some text is there so many times; gives all that was read.
+pub fn read_until_times(stream: &mut TcpStream, wanted: &str, times: usize) -> String {
     let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
     loop {
         let text = String::from_utf8_lossy(&bytes);
-        if text.contains(wanted) {
+        if text.matches(wanted).count() >= times {
             return text.into_owned();
         }
         match stream.read(&mut part) {
             Ok(count) if count > 0 => bytes.extend_from_slice(&part[..count]),
-            end => panic!("{end:?} before {wanted:?} came: {text}"),
+            end => panic!("{end:?} before {wanted:?} came {times} times: {text}"),
         }
     }
 }

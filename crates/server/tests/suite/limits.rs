@@ -1,9 +1,9 @@
 //! Requests that are too large, too deep, too slow or no requests at all. The server lives, and
 //! others are served.
 
-use super::client::{Reply, chat, head, options, pause, start, start_with};
+use super::client::{Reply, chat, head, options, pause, start, start_held, start_with};
 use ironstar_server::Options;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 const PLAY: &str = r#"{"other": ["Hello."]}"#;
@@ -50,18 +50,22 @@ fn a_head_that_is_too_large_is_431() {
 
 #[test]
 fn a_slow_body_is_408_and_a_slow_head_is_let_go() {
+    // One short time for each server: what the test sends at once may come late too.
     let short = Duration::from_millis(100);
-    let server = start_with(PLAY, Options { body_pause: short, head_timeout: short, ..options() });
+    let server = start_with(PLAY, Options { body_pause: short, ..options() });
     let mut stream = server.connect();
     let slow = head("POST", "/v1/chat/completions", &[], 100) + "{";
     stream.write_all(slow.as_bytes()).unwrap();
     let refused = Reply::read(&mut stream);
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (408, &"body_timeout".into()));
+    let server = start_with(PLAY, Options { head_timeout: short, ..options() });
     let mut stream = server.connect();
-    stream.write_all(b"GET /hea").unwrap();
+    let _let_go = stream.write_all(b"GET /hea");
     let mut rest = Vec::new();
-    std::io::Read::read_to_end(&mut stream, &mut rest).unwrap();
-    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{rest:?}");
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{rest:?}"),
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
     // A byte now and then is not enough either.
     let whole = Duration::from_millis(300);
     let server = start_with(PLAY, Options { body_timeout: whole, ..options() });
@@ -116,8 +120,8 @@ fn a_prompt_beyond_the_context_is_400_in_each_protocols_words() {
 
 #[test]
 fn many_waiting_requests_are_429_and_no_503() {
-    let play = r#"{"sessions": 1, "replies": [{"text": ["slow"], "piece_ms": 20000}]}"#;
-    let server = start_with(play, Options { requests_max: 3, ..options() });
+    let play = r#"{"sessions": 1, "replies": [{"text": ["slow"], "piece_ms": 1}]}"#;
+    let server = start_held(play, Options { requests_max: 3, ..options() });
     let body = chat("hi", r#", "stream": true"#);
     let streams: Vec<_> = (0..3).map(|_| server.send("/v1/chat/completions", &body)).collect();
     server.wait_for("ironstar_requests_open", 3);

@@ -4,6 +4,7 @@ mod client;
 mod faults;
 mod fields;
 mod front;
+mod held;
 mod life;
 mod limits;
 mod load;
