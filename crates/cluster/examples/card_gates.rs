@@ -1,10 +1,10 @@
 //! What a gate of 16 KiB costs a card whose other rank is another process: inside the graph of a
 //! step (by shared memory, and carried by a thread), and with the graph cut at every gate.
 //!
-//! `cargo run --release -p ironstar-cluster --example card_gates [folder of compiled kernels]`. The
-//! program starts itself a second time, as a rank that is a processor, so that one card will do.
-//! Last, two processes that share card 0 pass gates: they take turns on it, so that only their sums
-//! mean anything.
+//! `cargo run --release -p ironstar-cluster --example card_gates [folder of compiled kernels]`; the
+//! folder is else that of `ironstar` itself. The program starts itself a second time, as a rank
+//! that is a processor, so that one card will do. Last, two processes that share card 0 pass gates:
+//! they take turns on it, so that only their sums mean anything.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example")]
 
@@ -35,7 +35,11 @@ fn main() -> Result<(), Failure> {
             _ => processor(group, role == "echo"),
         };
     }
-    let folder = words.first().cloned().unwrap_or_default();
+    let own = std::env::home_dir().map(|home| home.join(".cache/ironstar/kernels"));
+    let own = own.map(|path| path.display().to_string()).unwrap_or_default();
+    let folder = words.first().cloned().unwrap_or(own);
+    // Compiling takes longer than ranks wait for each other.
+    drop(open(&folder)?);
     println!(
         "{FLOATS} floats a gate, {GATES} gates a step: us a gate by the clock of the host, and"
     );
@@ -76,11 +80,15 @@ fn part(rank: usize, gate: usize) -> Vec<f32> {
     (0..FLOATS).map(|at| ((at * 31 + rank * 7 + gate) % 1009) as f32 * 0.37 - 150.0).collect()
 }
 
-/// Rank 0 or 1 with a card; gives what its gates took.
-fn card(group: Cluster, most: GateRoute, steps: usize, folder: &str) -> Result<String, Failure> {
+fn open(folder: &str) -> Result<Gpu, Failure> {
     let cache = (!folder.is_empty()).then(|| folder.into());
     let config = CudaConfig { cache, ..CudaConfig::default() };
-    let gpu = Gpu::cuda(&config, GpuConfig::default())?;
+    Ok(Gpu::cuda(&config, GpuConfig::default())?)
+}
+
+/// Rank 0 or 1 with a card; gives what its gates took.
+fn card(group: Cluster, most: GateRoute, steps: usize, folder: &str) -> Result<String, Failure> {
+    let gpu = open(folder)?;
     let mut gpu = gpu.with_exchange(Box::new(group)).with_gates(most, LIMIT);
     gpu.join_epoch()?;
     let note = gpu.gates_note().unwrap_or_default();

@@ -24,7 +24,7 @@ part read-8k 40 2 'reading|hash of' check "$model" --prompt 8192 --chunk 4096 --
 part read-32k 60 2 'reading|hash of' check "$model" --prompt 32768 --chunk 4096 --answer 32
 
 # Gates of several processes, whose cards are this one: two of them take turns on it.
-part gates 70 7 'shared|carried|host|two processes' card_gates "$work"
+part gates 70 7 'shared|carried|host|two processes' card_gates
 part alone 40 1 fox ironstar run --model models/nano.gguf --backend cuda --temp 0 -n 24 \
     --prompt "$text" --raw
 part pair 60 2 'fox|sums of cards' ironstar run --model models/nano.gguf --backend cuda --temp 0 \
@@ -64,7 +64,7 @@ kernels() {
         "$work/kernels" | sort -g | head -n 5 | sed 's/^/furthest: /'
 }
 export -f costs kernels
-part costs 110 4 'tokens/s' costs
+part costs 110 5 '^ +[1-8] +[1-8] ' costs
 part kernels 120 6 'reads|furthest' kernels
 part guesses 20 3 guesses check models/nano.gguf --prompt 64 --answer 256 \
     --drafter models/nano-mtp.gguf

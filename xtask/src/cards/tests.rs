@@ -12,6 +12,7 @@ if [[ "$*" == *flash-q4* && "$*" != *--ranks* && "$1" != synth ]]; then
     exit 3
 fi
 [[ "$1" == synth ]] && : >"$2"
+[[ "$1" == sim ]] && echo "    2        1  tensor"
 [[ "$1" == bench ]] && echo '{"rows":[{"prefill_tps":3.5,"gen_tps":2.5}]}'
 echo "reading one answer against guesses SUMMARY 1 tokens/s shared fox behind launches, first"
 "#;

@@ -348,6 +348,12 @@ impl Recorder {
         }
     }
 
+    /// How many lists are remembered.
+    #[cfg(all(test, feature = "host-driver"))]
+    pub fn remembers(&self) -> usize {
+        self.known.len()
+    }
+
     /// Drops all graphs, whose launches may be others from here on, on lanes or not.
     pub fn start_over(&mut self, driver: &mut dyn Driver, lanes: bool) {
         self.lanes = lanes;

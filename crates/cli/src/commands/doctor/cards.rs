@@ -36,7 +36,7 @@ pub(super) fn measure(flags: &ClusterTest, subject: &Subject) -> Result<Found, F
         return Err(Failure::caller(text));
     }
     let ranks = flags.ranks.max(2);
-    let gates = gates()?;
+    let (transport, gates) = gates()?;
     let whole = speed(subject, 1)?;
     let mut parts = Vec::new();
     for ranks in [2, 4, 8].into_iter().filter(|ranks| subject.allows(*ranks).is_ok()) {
@@ -51,7 +51,7 @@ pub(super) fn measure(flags: &ClusterTest, subject: &Subject) -> Result<Found, F
     let threads = loading::cores();
     Ok(Found {
         model: subject.name(),
-        transport: "memory of this machine, inside the graph",
+        transport,
         ranks,
         here: true,
         threads: (threads, threads),
@@ -101,24 +101,31 @@ fn device(error: DeviceError) -> Failure {
     loading::from_engine(error.into())
 }
 
-/// Gates of all sizes between the card and a thread.
-fn gates() -> Result<Vec<LinkTime>, Failure> {
+/// How gates went, and the times of all sizes, between the card and a thread. The card is there
+/// before the group is: whoever waits in a group does so no longer than a gate, and compiling the
+/// kernels at the first start takes longer.
+fn gates() -> Result<(&'static str, Vec<LinkTime>), Failure> {
+    let gpu = open_card().map_err(device)?;
     let mut group = LocalGroup::whole(2, LIMIT);
     let (Some(other), Some(own)) = (group.pop(), group.pop()) else {
         return Err(Failure::ours("a group of two has two ends"));
     };
     let peer = std::thread::Builder::new().name("gates".into()).spawn(move || answer(other));
     let peer = peer.map_err(|error| Failure::environment(format!("starting a thread: {error}")))?;
-    let times = pass(own);
+    let times = pass(gpu, own);
     // What kept it from its end is the reason of this end too.
     let ended = peer.join().map_err(|_| Failure::ours("the thread of gates panicked"))?;
     let times = times.map_err(device)?;
-    ended.map_err(device)?;
-    Ok(times)
+    let how = match ended.map_err(device)? {
+        GateRoute::Shared => "memory of this machine, inside the graph",
+        GateRoute::Carried => "a thread that carries, inside the graph",
+        GateRoute::Host => "the host",
+    };
+    Ok((how, times))
 }
 
-/// The processor's side.
-fn answer(local: Local) -> Result<(), DeviceError> {
+/// The processor's side; gives how gates went.
+fn answer(local: Local) -> Result<GateRoute, DeviceError> {
     let mut peer = GatePeer::join(Box::new(local), GateRoute::Shared, LIMIT)?;
     for (bytes, gates) in SIZES {
         let mut values = vec![0.0; bytes / 4];
@@ -126,12 +133,12 @@ fn answer(local: Local) -> Result<(), DeviceError> {
             peer.sum(GateKind::Ffn, &mut values)?;
         }
     }
-    Ok(())
+    Ok(peer.route())
 }
 
 /// The card's side: the time of a gate of each size, over steps of many of them.
-fn pass(local: Local) -> Result<Vec<LinkTime>, DeviceError> {
-    let mut gpu = open_card()?.with_exchange(Box::new(local)).with_gates(GateRoute::Shared, LIMIT);
+fn pass(gpu: Gpu, local: Local) -> Result<Vec<LinkTime>, DeviceError> {
+    let mut gpu = gpu.with_exchange(Box::new(local)).with_gates(GateRoute::Shared, LIMIT);
     gpu.join_epoch()?;
     let mut all = Vec::new();
     for (bytes, gates) in SIZES {

@@ -202,9 +202,18 @@ impl Nccl {
             drop(seat);
             std::thread::sleep(LOOK);
         };
+        // The library tells the kernels to end, and then waits until every graph that was recorded
+        // with the communicator is gone. Those belong to the rank's own thread, which drops them
+        // when it opens the next epoch ([`open_epoch`]) or with its card: nobody waits for that.
+        let (nccl, comm) = (self.clone(), comm as usize);
         // SAFETY: it was open, and no call begins with it any more; the library lets another thread
         // end one that a call is stuck with.
-        unsafe { (self.0.functions.ncclCommAbort)(comm) };
+        let abort = move || unsafe { (nccl.0.functions.ncclCommAbort)(comm as Comm) };
+        let left_behind = super::thread::start("nccl-end", move || {
+            abort();
+        });
+        // Without a thread it stays open, and what waits for it ends by its own limit.
+        drop(left_behind);
     }
 
     /// The communicator for a call, until [`Nccl::leave`].
@@ -395,6 +404,9 @@ fn open_epoch(gpu: &mut Gpu) -> Result<(), Error> {
     let _waiting = waiting(gpu);
     gpu.flush()?;
     gpu.driver.finish()?;
+    // The library waits for graphs of the last epoch when it ends that one's communicator.
+    let lanes = gpu.recorder.lanes;
+    gpu.recorder.start_over(&mut *gpu.driver, lanes);
     let (Some(exchange), Some(gatherer)) = (&mut gpu.exchange, &mut gpu.nccl) else {
         return Ok(());
     };

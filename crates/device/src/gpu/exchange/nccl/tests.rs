@@ -99,6 +99,49 @@ fn who_gives_up_ends_the_gathers_of_the_others() {
     assert_eq!(all[0], all[1]);
 }
 
+/// The library ends a communicator only when the graphs that were recorded with it are gone, which
+/// belong to another thread: whoever gives up does not wait for that, and the next epoch's first
+/// call drops them.
+#[test]
+fn nobody_waits_for_a_communicator_that_graphs_keep() {
+    // SAFETY: loading it runs no code of its own.
+    let fake = unsafe { Library::new(library()) }.expect("it was just compiled");
+    // SAFETY: the types are those of the fake.
+    let ending: libloading::Symbol<'_, unsafe extern "C" fn() -> c_int> =
+        unsafe { fake.get(b"fakeEnding\0") }.expect("the fake has it");
+    // SAFETY: as above.
+    let let_go: libloading::Symbol<'_, unsafe extern "C" fn()> =
+        unsafe { fake.get(b"fakeLetGo\0") }.expect("the fake has it");
+    let all = on_all(2, |gpu| {
+        let exchange = gpu.exchange().expect("a rank");
+        let rank = exchange.rank();
+        sum_of(gpu, &part(rank, 317)).expect("whole, and recorded for the library");
+        let remembered = gpu.recorder.remembers();
+        assert!(remembered > 0, "the sum's launches");
+        let exchange = gpu.exchange().expect("a rank");
+        match rank {
+            1 => exchange.abort("no memory"),
+            _ => {
+                sum_of(gpu, &part(0, 300)).expect_err("rank 1 gave up");
+            }
+        }
+        assert_eq!(gpu.exchange().expect("a rank").reform(), Ok(1));
+        let sum = sum_of(gpu, &part(rank, 300)).expect("whole again");
+        assert_eq!(gpu.recorder.remembers(), remembered, "launches of the last epoch are gone");
+        let begun = Instant::now();
+        // SAFETY: it takes nothing.
+        while unsafe { ending() } < 2 && begun.elapsed() < LONG {
+            thread::yield_now();
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { ending() }, 2, "both are still in the library");
+        sum
+    });
+    // SAFETY: as above.
+    unsafe { let_go() };
+    assert_eq!(all[0], all[1]);
+}
+
 /// A rank that lives but does not come: whoever waits for it ends that by itself, says so, and the
 /// group goes on in the next epoch.
 #[test]
