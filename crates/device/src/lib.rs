@@ -32,8 +32,8 @@ pub use exchange::{Alarm, Exchange, ExchangeError, GateCounts, GateKind, Local, 
 pub use gpu::HostFault;
 #[cfg(feature = "cuda")]
 pub use gpu::cuda::{
-    CudaConfig, CudaDevice, KernelTime, KernelTimes, Stamp, Timeline, cuda_devices,
-    cuda_read_bandwidth, timeline_tables,
+    CudaConfig, CudaDevice, KernelTime, KernelTimes, Stamp, Timeline, cuda_count, cuda_device,
+    cuda_devices, cuda_read_bandwidth, timeline_tables,
 };
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
 pub use gpu::{GatePeer, GateRoute, Gpu, GpuConfig, GpuCounters, Nccl, Peers, Shortcuts};
@@ -189,6 +189,7 @@ pub trait Backend: Send {
     }
     /// Leaves out these shortcuts from here on and takes all others; false where a device has none
     /// to leave out. No bit depends on it, so that they can be compared on a model in place.
+    #[cfg(any(feature = "cuda", feature = "host-driver"))]
     fn leave_out(&mut self, _shortcuts: Shortcuts) -> Result<bool, Error> {
         Ok(false)
     }

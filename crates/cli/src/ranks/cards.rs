@@ -4,13 +4,13 @@ use super::{Group, alone, gather, note, threads};
 use crate::failure::Failure;
 use crate::flags::{self, Carrier};
 use crate::loading::{self, Opened};
-use ironstar_device::{Backend, Error as DeviceError, Exchange, GateRoute, cuda_devices};
+use ironstar_device::{Backend, Error as DeviceError, Exchange, GateRoute, cuda_count};
 use ironstar_engine::{Cards, EngineOptions, Error, OpenFiles, ProcessCard, SumsBy};
 use std::sync::Arc;
 
 /// The card of a node of a pipeline on this machine: nodes take all cards in turn.
 pub fn of_node(node: usize) -> usize {
-    node % cuda_devices().map_or(1, |cards| cards.len().max(1))
+    node % cuda_count().ok().and_then(|count| usize::try_from(count).ok()).map_or(1, |n| n.max(1))
 }
 
 /// Rank 0. Cards of this machine are driven by this process, unless a transport between processes

@@ -4,7 +4,7 @@ use super::{GATE, Room, check_rooms, parts, parts_most};
 use crate::backend::gpu_config;
 use crate::{EngineOptions, Error};
 use ironstar_device::{
-    Backend, CudaConfig, Error as DeviceError, Exchange, GateRoute, Gpu, cuda_devices,
+    Backend, CudaConfig, Error as DeviceError, Exchange, GateRoute, Gpu, cuda_count, cuda_device,
 };
 use ironstar_gguf::Gguf;
 
@@ -29,19 +29,11 @@ impl ProcessCard {
         options: &EngineOptions,
     ) -> Result<(Box<dyn Backend>, String), Error> {
         let (rank, ranks) = (exchange.rank(), exchange.ranks());
-        let all = cuda_devices()?;
-        let index = match self.device {
-            Some(number) => usize::try_from(number).unwrap_or(usize::MAX),
-            None => rank % all.len().max(1),
-        };
-        let Some(card) = all.get(index) else {
-            let found = format!("card {index}");
-            let wanted = format!("one of the {} that the driver sees, counted from 0", all.len());
-            return Err(DeviceError::Unsupported { found, wanted }.into());
-        };
+        let own = || Ok(u32::try_from(rank).unwrap_or(u32::MAX) % cuda_count()?.max(1));
+        let card = cuda_device(self.device.map_or_else(own, Ok::<_, DeviceError>)?)?;
         let parts = parts((gguf, None), ranks)?;
         let part = parts[rank];
-        let room = Room::of(card);
+        let room = Room::of(&card);
         let (device, line) = (room.number, room.line(rank, part));
         check_rooms(&[room], &[part], &|ranks| parts_most((gguf, None), ranks))?;
         let cache = options.kernel_cache.clone();

@@ -20,7 +20,7 @@ mod timeline;
 mod times;
 
 pub(super) use peer::windows;
-pub use probe::{CudaDevice, cuda_devices, cuda_read_bandwidth};
+pub use probe::{CudaDevice, cuda_count, cuda_device, cuda_devices, cuda_read_bandwidth};
 pub use timeline::{Stamp, Timeline, timeline_tables};
 pub use times::{KernelTime, KernelTimes};
 

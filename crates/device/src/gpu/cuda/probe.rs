@@ -39,13 +39,20 @@ pub struct CudaDevice {
     pub unified: bool,
 }
 
-/// All cards; an error says why there are none.
-pub fn cuda_devices() -> Result<Vec<CudaDevice>, Error> {
+/// How many cards the driver sees; none is opened. An error says why there are none.
+pub fn cuda_count() -> Result<u32, Error> {
     let (_, count) = start()?;
-    (0..u32::try_from(count).unwrap_or(0)).map(device).collect()
+    Ok(u32::try_from(count).unwrap_or(0))
 }
 
-fn device(index: u32) -> Result<CudaDevice, Error> {
+/// All cards, which are opened one after the other; an error says why there are none.
+pub fn cuda_devices() -> Result<Vec<CudaDevice>, Error> {
+    (0..cuda_count()?).map(cuda_device).collect()
+}
+
+/// One card and no other: each that is opened takes time and some of its memory, which counts where
+/// every card has a process.
+pub fn cuda_device(index: u32) -> Result<CudaDevice, Error> {
     let context = Context::open(index)?;
     let (memory_free, memory_total) = context.memory()?;
     Ok(CudaDevice {

@@ -1,7 +1,7 @@
 //! What can be known without a card: a machine that has none is told so, and never a panic.
 //! What needs one is run by `examples/gpu_check.rs` (docs/gpu.md).
 
-use super::{Cuda, CudaConfig, cuda_devices};
+use super::{Cuda, CudaConfig, cuda_count, cuda_device, cuda_devices};
 use crate::Error;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -57,6 +57,24 @@ fn a_card_that_is_not_there_is_an_error_with_advice() {
             assert!(error.to_string().contains("cuda"), "{error}");
         }
     }
+}
+
+/// A card by its number is asked for alone; without a driver both say what all would.
+#[test]
+fn one_card_is_asked_for_alone() {
+    let wanted = match (cuda_count(), cuda_devices()) {
+        (Ok(count), Ok(cards)) => {
+            assert_eq!(usize::try_from(count), Ok(cards.len()));
+            format!("one of the {count}")
+        }
+        (Err(one), Err(all)) => {
+            assert_eq!(one.to_string(), all.to_string());
+            "--backend cpu".to_owned()
+        }
+        (count, cards) => panic!("{count:?} and {cards:?}"),
+    };
+    let error = cuda_device(4000).expect_err("there is no card 4000").to_string();
+    assert!(error.contains(&wanted), "{error}");
 }
 
 #[test]
