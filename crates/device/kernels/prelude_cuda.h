@@ -199,6 +199,8 @@ FN void copy4(float* to, uint word, const uchar* from)
 #define COPIES_WAIT_BUT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
 // A word at a byte offset that is a multiple of four.
 FN uint tg_load(const uint* p, uint byte) { return *(const uint*)((const uchar*)p + byte); }
+// A half of a word by its number, the low one first.
+FN ushort tg_short(const uint* p, uint i) { return ((const ushort*)p)[i]; }
 FN void store16(uint* to, uint word, Words4 v)
 {
     *(uint4*)(to + word) = make_uint4(v.x, v.y, v.z, v.w);

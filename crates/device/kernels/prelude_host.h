@@ -362,6 +362,8 @@ FN uint tg_load(host::Shared<uint> p, uint byte)
     if (byte % 4u != 0u) __builtin_trap();
     return p[byte / 4u];
 }
+// A half of a word by its number, the low one first.
+FN ushort tg_short(host::Shared<uint> p, uint i) { return (ushort)(p[i / 2u] >> (16u * (i & 1u))); }
 FN void store16(host::Shared<uint> to, uint word, Words4 v)
 {
     if (word % 4u != 0u) __builtin_trap();

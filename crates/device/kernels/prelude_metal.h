@@ -160,8 +160,14 @@ COPY(copy8, uint, 2u)
 COPY(copy4, float, 1u)
 #define COPIES_END()
 #define COPIES_WAIT()
+#define COPIES_WAIT_BUT(n)
 // A word at a byte offset that is a multiple of four.
 FN uint tg_load(threadgroup const uint* p, uint byte) { return p[byte / 4u]; }
+// A half of a word by its number, the low one first.
+FN ushort tg_short(threadgroup const uint* p, uint i)
+{
+    return (ushort)(p[i / 2u] >> (16u * (i & 1u)));
+}
 FN void store16(threadgroup uint* to, uint word, Words4 v)
 {
     to[word] = v.x;

@@ -7,10 +7,11 @@ use std::fmt;
 
 /// A set of shortcuts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shortcuts(u8);
+pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 6] = ["lanes", "staged", "spread", "index", "few", "wide"];
+const NAMES: [&str; 9] =
+    ["lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward"];
 
 impl Shortcuts {
     /// None of them.
@@ -28,6 +29,12 @@ impl Shortcuts {
     pub const FEW: Shortcuts = Shortcuts(16);
     /// Products of very many rows are made by four simdgroups together.
     pub const WIDE: Shortcuts = Shortcuts(32);
+    /// Half-width float matrices are read once for two to some rows.
+    pub const HALVES: Shortcuts = Shortcuts(64);
+    /// Attention of very many rows has 64 heads in a group, which share keys.
+    pub const HEADS: Shortcuts = Shortcuts(128);
+    /// Groups of four simdgroups that multiply together go on from tile to tile.
+    pub const ONWARD: Shortcuts = Shortcuts(256);
 
     /// The names of all of them.
     #[must_use]
@@ -87,6 +94,9 @@ mod tests {
             Shortcuts::INDEX,
             Shortcuts::FEW,
             Shortcuts::WIDE,
+            Shortcuts::HALVES,
+            Shortcuts::HEADS,
+            Shortcuts::ONWARD,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);
@@ -94,6 +104,9 @@ mod tests {
             assert_eq!(own.to_string(), *name);
         }
         let error = Shortcuts::named("all").expect_err("no such shortcut").to_string();
-        assert!(error.contains("lanes, staged, spread, index, few, wide"), "{error}");
+        assert!(
+            error.contains("lanes, staged, spread, index, few, wide, halves, heads, onward"),
+            "{error}"
+        );
     }
 }

@@ -88,6 +88,18 @@ fn some_rows_at_once() {
         Case { columns: 1024, rows: [37, 70], groups: 1 },
         Case { columns: 2048, rows: [40, 0], groups: 2 },
     ];
+    // Rows that are fewer than a run of most kernels, and shards of one unit and none.
+    let small = Case { columns: 96, rows: [3, 4], groups: 1 };
+    let halves = GpuConfig { disabled: Shortcuts::HALVES, ..GpuConfig::default() };
+    for (format, n) in [(Format::F16, 5), (Format::Bf16, 16)] {
+        let mut numbers = Numbers(4);
+        let coded = small.rows.map(|rows| encode(format, &numbers.floats(rows * 96, 0.5)));
+        let x = numbers.floats(n * small.columns, 1.0);
+        let found = outputs(Bench::gpu(), &small, format, &coded, &x);
+        assert!(found == outputs(Bench::scalar(), &small, format, &coded, &x), "{format}");
+        let each = outputs(Bench::gpu_with(halves), &small, format, &coded, &x);
+        assert!(found == each, "{format}, each row by itself");
+    }
     let others = GpuConfig { disabled: Shortcuts::FEW, ..GpuConfig::default() };
     for info in FORMATS.iter().filter(|info| info.encode.is_some()) {
         for (case, n) in cases.iter().flat_map(|case| [3, 9, 16].map(|n| (case, n))) {

@@ -195,6 +195,16 @@ fn large_where_no_four_multiplies() {
     assert!(error.to_string().contains("without the shortcut wide"), "{error}");
 }
 
+/// Groups that make a tile and end; others go on, here one with all tiles.
+#[test]
+fn large_tile_by_tile() {
+    let ends = || {
+        let disabled = Shortcuts::ONWARD;
+        Bench::gpu_with(GpuConfig { disabled, ..GpuConfig::default() })
+    };
+    large_product(ends, Format::Q8_0, 1024);
+}
+
 #[test]
 fn large() {
     large_products(Bench::gpu);

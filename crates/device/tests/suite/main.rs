@@ -2,6 +2,7 @@
 
 mod common;
 mod faults;
+mod gpu_attend;
 mod gpu_chosen;
 mod gpu_decode;
 mod gpu_part;

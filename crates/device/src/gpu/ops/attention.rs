@@ -6,7 +6,7 @@ use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::text::pool_bytes;
-use super::super::{Gpu, SOME_ROWS, Scratch, check, size, small};
+use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
 use super::heads::FEW_WIDTH;
 use super::{GROUP, SIMDGROUPS};
 use crate::{Attend, Element, Error};
@@ -17,6 +17,8 @@ const KEYS: u32 = 64;
 const HEADS: u32 = 4;
 /// Heads of a group on matrix units; `HEADS_TILE` of the kernel.
 const TILE_HEADS: u32 = 16;
+/// Heads of a group that share keys; `HEADS_WIDE` of the kernel.
+const WIDE_HEADS: u32 = 64;
 /// Threads of such a group.
 const TILE_GROUP: u32 = 512;
 /// `KEYS_TILE` of the kernels; scores of a head are whole tiles.
@@ -123,6 +125,13 @@ fn fits_few(gpu: &Gpu) -> bool {
     gpu.driver.facts().group_bytes >= pool_bytes("attend_few_mix")
 }
 
+/// Whether 64 heads of a row in one group have work for all of its simdgroups.
+fn shares_keys(gpu: &Gpu, heads: u32) -> bool {
+    let whole = heads.div_ceil(TILE_HEADS).is_multiple_of(WIDE_HEADS / TILE_HEADS);
+    let room = gpu.driver.facts().group_bytes >= pool_bytes("attend_heads");
+    whole && room && gpu.takes(Shortcuts::HEADS)
+}
+
 /// Takes along what is owed of the queries, if it is what the kernels of few rows can do.
 fn take_heads(gpu: &Gpu, a: &mut AttendArgs, q: Place, table: Place) -> bool {
     let Some(Owed { work: Work::Heads { table: own, arguments }, .. }) = gpu.owed_of(q) else {
@@ -210,8 +219,12 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
     }
     if bf16 && on_matrix_units(gpu, width) {
         let places = [q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out];
-        let grid = [heads.div_ceil(TILE_HEADS), small(OPERATION, n)?, 1];
-        return gpu.launch("attend_tiles", grid, TILE_GROUP, &places, &arguments);
+        let (name, each) = match shares_keys(gpu, heads) {
+            true => ("attend_heads", WIDE_HEADS),
+            false => ("attend_tiles", TILE_HEADS),
+        };
+        let grid = [heads.div_ceil(each), small(OPERATION, n)?, 1];
+        return gpu.launch(name, grid, TILE_GROUP, &places, &arguments);
     }
     // What `fast/attention.k` takes; its sums are those of `attention.k`.
     let tiled = bf16 && width.is_multiple_of(32) && width <= 512;

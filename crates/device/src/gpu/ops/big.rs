@@ -195,10 +195,17 @@ pub(super) fn sums(
     Ok(out)
 }
 
-/// Groups along x, y and z: slots first, so that groups that run together share weights; experts'
-/// rows first, so that they share inputs. Says in the arguments where z goes over shards.
-pub(super) fn grid(kernel: &Kernel, a: &mut ProductArgs, tiles: u32) -> [u32; 3] {
-    let rows = a.rows.iter().map(|rows| rows.div_ceil(kernel.rows)).sum();
+/// Groups along x, y and z; in the arguments, whether z goes over shards, or how many tiles further
+/// a group goes on: slots first, so that groups that run together share weights; experts'
+/// rows first, so that they share inputs.
+pub(super) fn grid(gpu: &Gpu, kernel: &Kernel, a: &mut ProductArgs, tiles: u32) -> [u32; 3] {
+    let rows: u32 = a.rows.iter().map(|rows| rows.div_ceil(kernel.rows)).sum();
+    if kernel.name == WIDE_Q8_0 {
+        let all = tiles.saturating_mul(rows).saturating_mul(a.groups);
+        let stay = gpu.takes(Shortcuts::ONWARD);
+        a.run = if stay { all.min(gpu.multiprocessors()) } else { all };
+        return [a.run, 1, 1];
+    }
     if shards_apart(kernel, a) {
         a.run = 1;
         return [tiles, rows, 8];

@@ -61,7 +61,7 @@ pub(super) fn tiles(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Plan> 
     Some(Plan { name, group: TILE_GROUP, rows: TILE_RUN, groups })
 }
 
-/// Records the launch of `tiles`.
+/// Records the launch of `tiles` or `floats`.
 pub(super) fn launch_tiles(
     gpu: &mut Gpu,
     plan: &Plan,
@@ -71,6 +71,35 @@ pub(super) fn launch_tiles(
     arguments.run = plan.groups;
     let grid = [plan.groups, 1, arguments.groups];
     gpu.launch(plan.name, grid, plan.group, places, arguments)
+}
+
+/// Rows of a run of `few_floats.k`: where there are enough of them to fill the device, and where
+/// not.
+const FLOAT_RUNS: [u32; 2] = [16, 4];
+const FLOAT_GROUP: u32 = 256;
+/// A unit of every shard; columns are whole ones.
+const FLOAT_UNIT: u32 = 32;
+
+/// The launch of half-width floats for all rows at once, if this device has a kernel for them.
+pub(super) fn floats(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Plan> {
+    let names = match format {
+        Format::F16 => ["few_f16", "few_f16_low"],
+        Format::Bf16 => ["few_bf16", "few_bf16_low"],
+        _ => return None,
+    };
+    let some = a.stacked == 0 && a.per_row == 1 && (2..=ROWS_MAX).contains(&(a.slots as usize));
+    let able = some && a.columns.is_multiple_of(FLOAT_UNIT) && a.groups <= 65_535;
+    if !able || !gpu.takes(Shortcuts::FEW) || !gpu.takes(Shortcuts::HALVES) {
+        return None;
+    }
+    let runs = |each: u32| a.rows.iter().map(|rows| rows.div_ceil(each)).sum::<u32>();
+    let full = u64::from(runs(FLOAT_RUNS[0])) * u64::from(a.groups);
+    // Three groups for four multiprocessors do as much as more of the small ones.
+    let idle = 4 * full < 3 * u64::from(gpu.multiprocessors());
+    let low = usize::from(idle || a.rows.iter().all(|rows| *rows <= FLOAT_RUNS[1]));
+    let (name, rows) = (names[low], FLOAT_RUNS[low]);
+    let room = gpu.driver.facts().group_bytes >= pool_bytes(name);
+    room.then_some(Plan { name, group: FLOAT_GROUP, rows, groups: runs(rows) })
 }
 
 /// Whether matrices of an FFN that so many slots of a step's rows meet have kernels.

@@ -242,14 +242,9 @@ fn launch(
         }
     };
     places[8..10].copy_from_slice(&made);
-    // Half-width floats of some rows are read by each, from a cache that holds them.
-    let some = [Format::F16, Format::Bf16].contains(&format) && gpu.takes(Shortcuts::FEW);
-    let most = if some { SOME_ROWS } else { 1 };
-    let alone = p.stacked.map_or(p.slots <= most, |stacked| stacked.sorted.is_none());
-    if let Some(plan) = decode::plan(gpu.room(), format, &arguments).filter(|_| alone) {
-        return decode::launch(gpu, &plan, &places, &mut arguments);
-    }
-    if launch_few(gpu, p, format, &mut places, &mut arguments)? {
+    if launch_alone(gpu, p, format, &places, &mut arguments)?
+        || launch_few(gpu, p, format, &mut places, &mut arguments)?
+    {
         return Ok(());
     }
     let large = large(gpu, p, format, &arguments);
@@ -264,7 +259,7 @@ fn launch(
         super::big::goes_wide(gpu, operation, (format, p.stacked.is_some()), &kernel)?;
         let inputs = size(&[p.slots / p.per_row.max(1), p.groups]);
         places[10] = super::big::sums(gpu, format, made[0], [inputs, first.columns])?;
-        let grid = super::big::grid(&kernel, &mut arguments, small(operation, tiles)?);
+        let grid = super::big::grid(gpu, &kernel, &mut arguments, small(operation, tiles)?);
         let (name, group) = (kernel.name, kernel.group);
         return launch_checked(gpu, operation, name, grid, group, &places, &arguments);
     }
@@ -305,6 +300,28 @@ fn launch_chosen(
         _ => return Ok(false),
     }
     chosen::launch(gpu, name, &places[..], arguments)?;
+    Ok(true)
+}
+
+/// Launches a kernel for one row after the other, or one for half-width floats of two to some rows.
+fn launch_alone(
+    gpu: &mut Gpu,
+    p: &Product<'_>,
+    format: Format,
+    places: &[Place],
+    arguments: &mut ProductArgs,
+) -> Result<bool, Error> {
+    if let Some(plan) = few::floats(gpu, format, arguments) {
+        few::launch_tiles(gpu, &plan, places, arguments)?;
+        return Ok(true);
+    }
+    // Else half-width floats of some rows are read by each, from a cache that holds them.
+    let some = [Format::F16, Format::Bf16].contains(&format) && gpu.takes(Shortcuts::FEW);
+    let most = if some { SOME_ROWS } else { 1 };
+    let alone = p.stacked.map_or(p.slots <= most, |stacked| stacked.sorted.is_none());
+    let plan = decode::plan(gpu.room(), format, arguments).filter(|_| alone);
+    let Some(plan) = plan else { return Ok(false) };
+    decode::launch(gpu, &plan, places, arguments)?;
     Ok(true)
 }
 

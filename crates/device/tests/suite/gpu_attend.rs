@@ -1,0 +1,92 @@
+//! Attention of very many rows with 64 heads in a group has the bits of sixteen in a group.
+
+use crate::common::{Numbers, bits};
+use ironstar_device::*;
+
+const HEADS: usize = 60;
+const WIDTH: usize = 128;
+const ROWS: usize = 17;
+const WINDOW: usize = 40;
+const RING: usize = 64;
+
+struct Case {
+    position: usize,
+    ratio: usize,
+    top_k: usize,
+}
+
+fn keys(gpu: &mut Gpu, arena: Arena, numbers: &mut Numbers, rows: usize) -> Buffer {
+    let values = numbers.floats(rows * WIDTH, 1.0);
+    let bytes = values.iter().flat_map(|v| ironstar_quant::f32_to_bf16(*v).to_le_bytes());
+    let buffer = gpu.alloc(arena, Element::Bf16, rows * WIDTH).expect("small");
+    gpu.write(buffer, 0, &bytes.collect::<Vec<u8>>()).expect("fits");
+    buffer
+}
+
+/// The rows that attention makes of random queries and keys, and the kernels that made them.
+fn attended(disabled: Shortcuts, case: &Case) -> (Vec<u32>, Vec<&'static str>) {
+    let config = GpuConfig { disabled, ..GpuConfig::default() };
+    let mut gpu = Gpu::host(config).unwrap_or_else(|error| panic!("{error}"));
+    let arena = gpu.arena();
+    let mut numbers = Numbers(case.position as u64);
+    let frequencies: Vec<f32> = (0..16).map(|i| 0.7f32.powi(i)).collect();
+    let rope = gpu.rope(&frequencies).expect("a table");
+    gpu.begin(&Step::single(&[0; ROWS], case.position)).expect("a step");
+    let seen = case.position + ROWS;
+    let [ring, kv, compressed] =
+        [RING, ROWS, seen].map(|rows| keys(&mut gpu, arena, &mut numbers, rows));
+    let floats = |gpu: &mut Gpu, values: &[f32]| {
+        let buffer = gpu.alloc(arena, Element::F32, values.len()).expect("small");
+        gpu.write_f32(buffer, 0, values).expect("fits");
+        buffer
+    };
+    let q = floats(&mut gpu, &numbers.floats(ROWS * HEADS * WIDTH, 2.0));
+    let sinks = floats(&mut gpu, &numbers.floats(HEADS, 1.0));
+    let out = floats(&mut gpu, &[0.0; ROWS * HEADS * WIDTH]);
+    let choice = (0..ROWS).flat_map(|row| (0..case.top_k).map(move |i| i + usize::from(i > row)));
+    let choice = choice.flat_map(|i| u32::try_from(i).expect("small").to_le_bytes());
+    let chosen = gpu.alloc(arena, Element::U32, (ROWS * case.top_k).max(1)).expect("small");
+    gpu.write(chosen, 0, &choice.collect::<Vec<u8>>()).expect("fits");
+    let (rows, rings) = ([compressed], [ring]);
+    let compressed = CompressedRows {
+        rows: &rows,
+        ratio: case.ratio.max(1),
+        choice: (case.top_k > 0).then_some((chosen, case.top_k)),
+    };
+    let attend = Attend {
+        q,
+        kv,
+        sinks,
+        heads: HEADS,
+        rope,
+        window: WINDOW,
+        mutual: false,
+        rings: &rings,
+        capacity: RING,
+        compressed: (case.ratio > 0).then_some(compressed),
+        out,
+    };
+    gpu.attend(&attend).expect("fits");
+    let mut values = vec![0f32; out.len];
+    gpu.read_f32(out, 0, &mut values).expect("fits");
+    assert!(values.iter().all(|v| v.is_finite()), "finite numbers");
+    let run = gpu.launches().kernels.into_iter().filter(|(_, count)| *count > 0);
+    (bits(&values), run.map(|(name, _)| name).collect())
+}
+
+/// From a row with a single key on to several tiles of keys, chosen ones and all.
+#[test]
+fn heads_that_share_keys() {
+    let cases = [
+        Case { position: 0, ratio: 0, top_k: 0 },
+        Case { position: 90, ratio: 1, top_k: 0 },
+        Case { position: 200, ratio: 4, top_k: 37 },
+    ];
+    for case in cases {
+        let (together, kernels) = attended(Shortcuts::NONE, &case);
+        assert_eq!(kernels, ["attend_heads"]);
+        let (apart, kernels) = attended(Shortcuts::HEADS, &case);
+        assert_eq!(kernels, ["attend_tiles"]);
+        assert!(together == apart, "from {} on: other bits", case.position);
+    }
+}
