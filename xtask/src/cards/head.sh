@@ -79,7 +79,20 @@ bench() {
         --gen-tokens 64 --json "$@" >"$work/$name.json" || return
     echo "bench of $name: $(grep -oE '"(prefill|gen)_tps":[0-9.]+' "$work/$name.json" | xargs)"
 }
-export -f check bench
+answer() {
+    ironstar run --model models/nano.gguf --backend cuda --temp 0 -n 24 --raw \
+        --prompt "Once upon a time there was a little fox" "$@"
+}
+# Processes in place of one: they say how their sums go, and the text is the same.
+pair() {
+    local alone both
+    alone=$(answer) || return
+    both=$(answer --ranks 2 --transport shm 2>"$work/notes") || { cat "$work/notes"; return 1; }
+    grep -o 'sums of cards.*' "$work/notes"
+    [ "$alone" = "$both" ] || { echo "other texts: $alone | $both"; return 1; }
+    echo "one text: $both"
+}
+export -f check bench answer pair
 export model out work
 
 info() {

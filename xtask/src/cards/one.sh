@@ -4,7 +4,6 @@ writes "$model" --shape flash --mix q2 --alias 1 --mtp "$shm/flash-mtp.gguf"
 writes "$shm/eight.gguf" --shape flash --mix q2 --alias 1 --layers 8
 writes "$shm/tiny.gguf" --shape tiny
 writes "$shm/four.gguf" --shape reduced --layers 4 --experts 8
-text="Once upon a time there was a little fox"
 
 part nano 120 8 'ready in|one answer|against|reading|oracle|differ' \
     gpu_check models/nano.gguf --against-cpu --prompt 200 --answer 60 --sessions 16 \
@@ -25,10 +24,7 @@ part read-32k 60 2 'reading|hash of' check "$model" --prompt 32768 --chunk 4096 
 
 # Gates of several processes, whose cards are this one: two of them take turns on it.
 part gates 70 7 'shared|carried|host|two processes' card_gates
-part alone 40 1 fox ironstar run --model models/nano.gguf --backend cuda --temp 0 -n 24 \
-    --prompt "$text" --raw
-part pair 60 2 'fox|sums of cards' ironstar run --model models/nano.gguf --backend cuda --temp 0 \
-    -n 24 --prompt "$text" --raw --ranks 2 --transport shm
+part pair 90 2 'sums of cards|one text|other' pair
 part deep 70 2 behind check "$model" --prompt 512 --chunk 512 --answer 32 --depths 262144,1000000
 
 # What a token waits for, at 2 K and at 64 K: other texts of the kernels, compiled first.
@@ -64,7 +60,7 @@ kernels() {
         "$work/kernels" | sort -g | head -n 5 | sed 's/^/furthest: /'
 }
 export -f costs kernels
-part costs 110 5 '^ +[1-8] +[1-8] ' costs
+part costs 110 5 '^ +[1-8] +1  (single|tensor [248] +[0-9])' costs
 part kernels 120 6 'reads|furthest' kernels
 part guesses 20 3 guesses check models/nano.gguf --prompt 64 --answer 256 \
     --drafter models/nano-mtp.gguf

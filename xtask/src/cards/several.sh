@@ -1,7 +1,6 @@
 
 # Several cards of one host, one card beside them in the same run.
 big=$shm/flash-q4.gguf
-text="Once upon a time there was a little fox"
 writes "$model" --shape flash --mix q2 --alias 1
 wait
 seen='loaded|hash of|tokens/s|gates in|to the first|differ|note'
@@ -13,10 +12,7 @@ part nano 90 6 "one answer|$seen" gpu_check models/nano.gguf --prompt 200 --answ
 part one-8k 40 2 'hash of|reading' check "$model" --prompt 8192 --answer 64 --chunk 4096
 part two-8k 40 3 'hash of|reading|gates in' \
     check "$model" --prompt 8192 --answer 64 --chunk 4096 --ranks 2
-part alone 40 1 fox ironstar run --model models/nano.gguf --backend cuda --temp 0 -n 24 \
-    --prompt "$text" --raw
-part pair 60 2 'fox|sums of cards' ironstar run --model models/nano.gguf --backend cuda --temp 0 \
-    -n 24 --prompt "$text" --raw --ranks 2 --transport shm
+part pair 90 2 'sums of cards|one text|other' pair
 
 # What `sim` makes of one card's costs, beside what two cards took: threads, then processes.
 costs() {
@@ -30,7 +26,7 @@ export -f costs
 part bench-one 40 1 tps bench one
 part bench-threads 40 1 tps bench threads --ranks 2
 part bench-processes 60 1 tps bench processes --ranks 2 --transport shm
-part costs 110 10 '^ +[1-8] +[1-8] |predicted' costs
+part costs 110 10 '^ +[1-8] +1  (single|tensor [248] +[0-9])|predicted' costs
 part nccl 50 4 "$seen" check "$model" $short --ranks 2 --nccl
 part host 50 3 "$seen" check "$model" --prompt 2048 --answer 32 --chunk 2048 --ranks 2 --host-gates
 part stages 50 1 tps bench stages --stages 2

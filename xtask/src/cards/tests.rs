@@ -12,7 +12,7 @@ if [[ "$*" == *flash-q4* && "$*" != *--ranks* && "$1" != synth ]]; then
     exit 3
 fi
 [[ "$1" == synth ]] && : >"$2"
-[[ "$1" == sim ]] && echo "    2        1  tensor"
+[[ "$1" == sim ]] && echo "    2        1  tensor 2    1.5"
 [[ "$1" == bench ]] && echo '{"rows":[{"prefill_tps":3.5,"gen_tps":2.5}]}'
 echo "reading one answer against guesses SUMMARY 1 tokens/s shared fox behind launches, first"
 "#;
@@ -144,7 +144,7 @@ fn parts_are_chosen_by_name_and_by_time() {
     );
     let none = ran("none", 2, &[], "3");
     assert!(!none.said.contains(": rc"), "{}", none.said);
-    assert!(none.said.contains("no time was left for: one two nano"), "{}", none.said);
+    assert!(none.said.contains("no time was left for: one two nano one-8k"), "{}", none.said);
 }
 
 #[test]
