@@ -150,10 +150,13 @@ fn card_plan(
     context: usize,
 ) -> Option<String> {
     let bytes = |gguf: &Gguf| -> u64 {
-        let tensors = gguf.tensors().iter().filter_map(|tensor| gguf.bytes(tensor).ok());
-        tensors.map(|bytes| bytes.len() as u64).sum()
+        gguf.tensors().iter().filter_map(ironstar_gguf::TensorInfo::byte_count).sum()
     };
     let weights = bytes(&opened.gguf) + opened.drafter.as_ref().map_or(0, bytes);
+    let unified = match card.unified {
+        true => ", which the processor shares: pages of the file are given back as they are copied",
+        false => "",
+    };
     let shape = Shape::from_metadata(opened.gguf.metadata()).ok()?;
     let of_model = ModelOptions {
         round_trips: options.round_trips,
@@ -163,8 +166,8 @@ fn card_plan(
     let beside = Model::memory_plan(&shape, context, &of_model, opened.drafter.is_some());
     let beside: u64 = beside.iter().map(|line| line.bytes).sum();
     Some(format!(
-        "{} has {} free; the weights take {}, and {} are for a session of {context} tokens and the \
-         steps",
+        "{} has {} free{unified}; the weights take {}, and {} are for a session of {context} \
+         tokens and the steps",
         card.name,
         gib(card.memory_free),
         gib(weights),

@@ -172,6 +172,11 @@ pub trait Backend: Send {
         let found = format!("{shards} of the eight shards of {} on {}", source.name, self.name());
         Err(Error::Unsupported { found, wanted: "the cpu backend can hold a part".into() })
     }
+    /// Whether the device has a copy of a matrix in the memory that it shares with the host: what
+    /// it was made from then only takes room from it.
+    fn lets_go(&self, _matrix: Matrix) -> bool {
+        false
+    }
     /// The ranks that this device computes with, if it is not alone.
     fn exchange(&mut self) -> Option<&mut dyn Exchange> {
         None

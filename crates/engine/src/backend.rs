@@ -42,7 +42,7 @@ pub(crate) fn needs(files: &[&Gguf]) -> Result<Need, Error> {
     let mut card = RESERVE_BYTES;
     for file in files {
         for tensor in file.tensors() {
-            card = card.saturating_add(file.bytes(tensor)?.len() as u64);
+            card = card.saturating_add(file.place(tensor)?.range.len() as u64);
         }
     }
     Ok(Need { host: weight_bytes(files)?, card })
@@ -139,9 +139,10 @@ fn weight_bytes(files: &[&Gguf]) -> Result<u64, Error> {
     let mut sum = 0u64;
     for file in files {
         for tensor in file.tensors() {
-            let bytes = file.bytes(tensor)?;
-            if seen.insert((bytes.as_ptr(), bytes.len())) {
-                sum = sum.saturating_add(bytes.len() as u64);
+            let place = file.place(tensor)?;
+            let bytes = place.range.len() as u64;
+            if seen.insert((std::ptr::from_ref(*file), place)) {
+                sum = sum.saturating_add(bytes);
             }
         }
     }

@@ -10,16 +10,54 @@ use std::sync::Arc;
 /// Where bytes live.
 #[derive(Debug)]
 pub(crate) enum Store {
-    Map(memmap2::Mmap),
+    Map(Mapped),
     Vec(Vec<u8>),
     Static(&'static [u8]),
+}
+
+/// A mapped file.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    map: memmap2::Mmap,
+    /// Told of pages that nobody needs.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux is told"))]
+    file: File,
+}
+
+impl Store {
+    /// Gives the memory of a range of a file back; whoever looks at it again reads it from the
+    /// file. Pages that others have mapped stay.
+    pub(crate) fn forget(&self, range: Range<usize>) {
+        let Store::Map(Mapped { map, file }) = self else { return };
+        if range.is_empty() || self.get(range.clone()).is_none() {
+            return;
+        }
+        // Both are advice: where the system does not take it, nothing is lost.
+        #[cfg(unix)]
+        {
+            // SAFETY: the range is inside (checked above) of a map of a file that is only read:
+            // its pages come back with the same bytes.
+            let _ = unsafe {
+                let unneeded = memmap2::UncheckedAdvice::DontNeed;
+                map.unchecked_advise_range(unneeded, range.start, range.len())
+            };
+        }
+        #[cfg(target_os = "linux")]
+        {
+            let len = std::num::NonZeroU64::new(range.len() as u64);
+            let unneeded = rustix::fs::Advice::DontNeed;
+            let _ = rustix::fs::fadvise(file, range.start as u64, len, unneeded);
+        }
+        #[cfg(not(unix))]
+        let _ = (map, file);
+    }
 }
 
 impl Deref for Store {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match self {
-            Store::Map(map) => map,
+            Store::Map(mapped) => &mapped.map,
             Store::Vec(vec) => vec,
             Store::Static(bytes) => bytes,
         }
@@ -62,7 +100,7 @@ pub(crate) fn map(path: &Path) -> Result<Store, Error> {
     // takes any value.
     let map = unsafe { memmap2::Mmap::map(&file) };
     let failed = |source| Error::Io { doing: "mapping", file: path.display().to_string(), source };
-    map.map(Store::Map).map_err(failed)
+    map.map(|map| Store::Map(Mapped { map, file })).map_err(failed)
 }
 
 /// Reads a text file of at most `bytes_max`.

@@ -3,7 +3,7 @@
 use crate::bytes::{Bytes, Store, map};
 use crate::error;
 use crate::header::{self, Header, RawTensor};
-use crate::tensor::{TensorInfo, TensorKind, TensorSpan, element_count};
+use crate::tensor::{DataPlace, TensorInfo, TensorKind, TensorSpan, element_count};
 use crate::{Error, Metadata};
 use std::collections::HashMap;
 use std::path::Path;
@@ -66,6 +66,21 @@ impl Gguf {
 
     /// The bytes of a tensor of this model, without a copy.
     pub fn bytes(&self, tensor: &TensorInfo) -> Result<Bytes, Error> {
+        let DataPlace { part, range } = self.place(tensor)?;
+        let bytes = Bytes::new(&self.parts[part].store, range);
+        Ok(bytes.expect("`place` has checked the range"))
+    }
+
+    /// Gives the memory of a tensor's bytes back, as far as they are a file's pages: they are read
+    /// again when somebody looks at them. For who has copied them.
+    pub fn forget(&self, tensor: &TensorInfo) {
+        if let Ok(DataPlace { part, range }) = self.place(tensor) {
+            self.parts[part].store.forget(range);
+        }
+    }
+
+    /// Where the bytes of a tensor of this model lie. Tensors that share bytes have one place.
+    pub fn place(&self, tensor: &TensorInfo) -> Result<DataPlace, Error> {
         let wrong = |file: &str, found: String, wanted: &str| {
             Err(error::format(file, &format!("tensor '{}'", tensor.name), found, wanted))
         };
@@ -76,12 +91,8 @@ impl Gguf {
                 return wrong(file, "it is of another model".into(), "one of this is wanted");
             }
         };
-        let bytes = tensor.span.and_then(|span| {
-            let range = span.check(part.store.len())?;
-            Bytes::new(&part.store, range)
-        });
-        match bytes {
-            Some(bytes) => Ok(bytes),
+        match tensor.span.and_then(|span| span.check(part.store.len())) {
+            Some(range) => Ok(DataPlace { part: tensor.part, range }),
             None => {
                 let found = format!("it is stored as {}", tensor.kind.name());
                 let wanted = "a type that this program knows is wanted; a newer one may read it";

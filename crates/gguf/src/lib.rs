@@ -41,6 +41,6 @@ pub use header::{
 pub use imatrix::Imatrix;
 pub use metadata::Metadata;
 pub use split::PARTS_MAX;
-pub use tensor::{TensorInfo, TensorKind};
+pub use tensor::{DataPlace, TensorInfo, TensorKind};
 pub use value::{Array, Value};
 pub use writer::Writer;

@@ -110,6 +110,15 @@ impl TensorSpan {
     }
 }
 
+/// Where a tensor's bytes lie: checked to be there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DataPlace {
+    /// Which file of a split model, from 0.
+    pub part: usize,
+    /// Bytes of it.
+    pub range: Range<usize>,
+}
+
 /// A tensor of an opened model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorInfo {

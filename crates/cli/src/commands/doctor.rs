@@ -197,7 +197,11 @@ fn card_text(text: &mut String, card: &Card) {
     let _ = writeln!(text, "  memory            {free} free of {total}");
     let _ = writeln!(text, "  read bandwidth    {bandwidth}");
     if device.unified {
-        let _ = writeln!(text, "  shares its memory with the processor");
+        let how = match device.reads_mapped {
+            true => "float weights are read where the file is mapped, all others are copied",
+            false => "all weights are copied",
+        };
+        let _ = writeln!(text, "  shares its memory with the processor: {how}");
     }
 }
 
@@ -212,6 +216,7 @@ fn json(host: &Host, cards: &Result<Vec<Card>, String>, plans: &[Plan]) -> serde
             "memory_bytes": card.device.memory_total,
             "memory_free_bytes": card.device.memory_free,
             "unified": card.device.unified,
+            "reads_mapped": card.device.reads_mapped,
             "read_bytes_per_second": card.bandwidth.as_ref().ok(),
             "error": card.bandwidth.as_ref().err(),
         })

@@ -56,7 +56,7 @@ pub(crate) struct Facts {
     pub clock_khz: u32,
     /// Whether four simdgroups multiply matrices together (`GROUP_MATRICES` of the kernel text).
     pub group_matrices: bool,
-    /// Whether the device reads the host's memory at full speed.
+    /// Whether its memory is the host's.
     pub unified: bool,
 }
 
@@ -118,6 +118,11 @@ pub(crate) trait Driver: Send {
         let mut all = vec![0; bytes];
         fill(0, &mut all);
         self.upload(to, &all)
+    }
+    /// Where kernels read these bytes of the host's memory as fast as their own, if they do; for as
+    /// long as the caller keeps them.
+    fn reach(&mut self, _bytes: &[u8]) -> Option<Address> {
+        None
     }
     /// Copies from the device; waits for everything before.
     fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error>;

@@ -7,6 +7,7 @@
 //! told.
 //! Drivers: `cuda`, and `host`, which runs the kernels on the CPU for tests.
 
+mod angles;
 mod arguments;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -30,6 +31,7 @@ pub use shortcuts::Shortcuts;
 
 use crate::cpu::steps::Rows;
 use crate::*;
+use angles::angles_at;
 use arguments::{Arguments, Planes, SpanRows, bytes_of};
 use driver::{Address, Driver};
 use exchange::{Apart, Gates, Gatherer, Ranks, StepGates};
@@ -45,7 +47,7 @@ use scratch::Scratch;
 use std::cell::Cell;
 use std::collections::HashMap;
 use store::{Ask, Store};
-use weights::Laid;
+use weights::{Laid, Placed};
 
 /// Settings of the GPU backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,10 @@ pub struct GpuCounters {
     pub launches: u64,
     /// Replays of a captured graph.
     pub replays: u64,
+    /// Bytes of weights that were copied to the device.
+    pub copied: u64,
+    /// Bytes of weights that it reads where they lie in the host's memory.
+    pub mapped: u64,
     /// How often each kernel was recorded, by name, most often first.
     pub kernels: Vec<(&'static str, u64)>,
 }
@@ -110,6 +116,7 @@ pub struct Gpu {
     scratch: HashMap<Scratch, (Address, u64)>,
     kernels: HashMap<&'static str, driver::Kernel>,
     counters: Counters,
+    placed: Placed,
     exchange: Option<Ranks>,
     gates: Option<Gates>,
     apart: Option<Apart>,
@@ -123,6 +130,8 @@ struct Weights {
     address: Address,
     /// Bytes of one matrix of the stack in the file.
     matrix_bytes: u64,
+    /// Whether it is read where the file is mapped.
+    mapped: bool,
     /// Where the columns are a part of K: how they are held.
     folded: Option<Folded>,
 }
@@ -258,6 +267,7 @@ impl Gpu {
             scratch: HashMap::new(),
             kernels: HashMap::new(),
             counters: Counters::default(),
+            placed: Placed::default(),
             exchange: None,
             gates: None,
             apart: None,
@@ -292,6 +302,12 @@ impl Gpu {
         Ok(Gpu::over(Box::new(host::Host::failing(fault)?), config))
     }
 
+    /// The same with memory of its own, as most cards have it.
+    #[cfg(feature = "host-driver")]
+    pub fn host_apart(config: GpuConfig) -> Result<Self, Error> {
+        Ok(Gpu::over(Box::new(host::Host::apart()?), config))
+    }
+
     /// The same with little shared memory, as many cards have it.
     #[cfg(feature = "host-driver")]
     pub fn host_small(config: GpuConfig) -> Result<Self, Error> {
@@ -321,7 +337,8 @@ impl Gpu {
         let mut kernels: Vec<_> = self.kernels.iter().map(count).collect();
         kernels.sort_by_key(|(name, count)| (std::cmp::Reverse(*count), *name));
         let Recorder { launches, replays, .. } = self.recorder;
-        GpuCounters { launches, replays, kernels }
+        let Placed { copied, mapped, .. } = self.placed;
+        GpuCounters { launches, replays, copied, mapped, kernels }
     }
 
     /// Runs what was recorded.
@@ -681,36 +698,6 @@ fn position(value: usize) -> u32 {
     u32::try_from(value).expect("checked by `begin`")
 }
 
-/// Positions whose angles one thread makes, and most threads for more.
-const ANGLES_ALONE: usize = 256;
-const ANGLES_THREADS: usize = 8;
-
-fn angles_at(recorder: &mut Recorder, frequencies: &[f32], positions: &[usize]) -> Place {
-    let each = 2 * frequencies.len();
-    let mut rows = vec![0f32; size(&[positions.len(), each])];
-    let threads = match positions.len() {
-        0..ANGLES_ALONE => 1,
-        _ => std::thread::available_parallelism().map_or(1, usize::from).min(ANGLES_THREADS),
-    };
-    let some = positions.len().div_ceil(threads).max(1);
-    let fill = |positions: &[usize], rows: &mut [f32]| {
-        for (position, row) in positions.iter().zip(rows.chunks_exact_mut(each.max(1))) {
-            cpu::rope::fill(frequencies, *position, row);
-        }
-    };
-    std::thread::scope(|scope| {
-        let mut parts = positions.chunks(some).zip(rows.chunks_mut((some * each).max(1)));
-        let first = parts.next();
-        for (positions, rows) in parts {
-            scope.spawn(move || fill(positions, rows));
-        }
-        if let Some((positions, rows)) = first {
-            fill(positions, rows);
-        }
-    });
-    recorder.put(rows.iter().flat_map(|value| value.to_le_bytes()))
-}
-
 impl Backend for Gpu {
     fn name(&self) -> &'static str {
         self.driver.name()
@@ -800,6 +787,11 @@ impl Backend for Gpu {
 
     fn matrix_part(&mut self, source: MatrixSource<'_>, part: MatrixPart) -> Result<Matrix, Error> {
         ops::part::matrix(self, source, part)
+    }
+
+    fn lets_go(&self, matrix: Matrix) -> bool {
+        let held = self.held("lets_go", matrix);
+        self.driver.facts().unified && held.is_ok_and(|weights| !weights.mapped)
     }
 
     fn exchange(&mut self) -> Option<&mut dyn Exchange> {

@@ -10,8 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 9] =
-    ["lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward"];
+const NAMES: [&str; 10] = [
+    "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
+];
 
 impl Shortcuts {
     /// None of them.
@@ -35,6 +36,9 @@ impl Shortcuts {
     pub const HEADS: Shortcuts = Shortcuts(128);
     /// Groups of four simdgroups that multiply together go on from tile to tile.
     pub const ONWARD: Shortcuts = Shortcuts(256);
+    /// Weights whose layout is the file's are read where the file is mapped, by devices whose
+    /// memory is the host's.
+    pub const MAPPED: Shortcuts = Shortcuts(512);
 
     /// The names of all of them.
     #[must_use]
@@ -97,6 +101,7 @@ mod tests {
             Shortcuts::HALVES,
             Shortcuts::HEADS,
             Shortcuts::ONWARD,
+            Shortcuts::MAPPED,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);
@@ -105,7 +110,7 @@ mod tests {
         }
         let error = Shortcuts::named("all").expect_err("no such shortcut").to_string();
         assert!(
-            error.contains("lanes, staged, spread, index, few, wide, halves, heads, onward"),
+            error.contains("lanes, staged, spread, index, few, wide, halves, heads, onward, mapped"),
             "{error}"
         );
     }

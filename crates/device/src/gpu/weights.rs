@@ -5,12 +5,14 @@ use super::arguments::{CutArgs, bytes_of};
 use super::driver::Address;
 use super::layout::{self, Layout};
 use super::record::Place;
-use super::{Gpu, Scratch, Weights, small};
-use crate::{Error, Matrix, MatrixSource, Strides};
+use super::{Gpu, Scratch, Shortcuts, Weights, small};
+use crate::{Error, Matrix, MatrixSource, SharedBytes, Strides};
 use ironstar_quant::{Activation, Format};
 
 /// Matrices of fewer bytes are cut on the host, which needs no memory on the device.
 const CUT_MIN: usize = 1 << 18;
+/// Of what kernels load at once.
+const ALIGNMENT: usize = 16;
 /// Bytes that are cut at a time.
 const CUT_BYTES: usize = 32 << 20;
 /// Groups and threads that cut: enough to keep up with any bus.
@@ -20,6 +22,8 @@ const CUT_GROUP: u32 = 256;
 /// Rows of a stack of matrices in somebody's bytes, as one run of bytes in the device's order.
 pub(super) struct Laid<'a> {
     bytes: &'a [u8],
+    /// Who keeps the bytes, if they can be kept.
+    owner: Option<&'a SharedBytes>,
     format: Format,
     strides: Strides,
     stack: usize,
@@ -36,7 +40,8 @@ impl<'a> Laid<'a> {
         let bytes = (*source.bytes).as_ref();
         let strides = Strides { start: 0, row: bytes.len(), matrix: bytes.len() };
         let (stack, rows, row_bytes, ways) = (1, 1, bytes.len(), 1);
-        Laid { bytes, format: source.format, strides, stack, rows, row_bytes, ways }
+        let (owner, format) = (Some(&source.bytes), source.format);
+        Laid { bytes, owner, format, strides, stack, rows, row_bytes, ways }
     }
 
     /// Rows that may lie apart, `ways` of which are folded to one. They divide the rows.
@@ -54,7 +59,8 @@ impl<'a> Laid<'a> {
                 (stack, row_bytes) = (1, stack * row_bytes);
             }
         }
-        Ok(Laid { bytes, format, strides, stack, rows, row_bytes, ways })
+        let owner = Some(&source.bytes);
+        Ok(Laid { bytes, owner, format, strides, stack, rows, row_bytes, ways })
     }
 
     /// Bytes in all.
@@ -77,11 +83,29 @@ impl<'a> Laid<'a> {
         }
     }
 
+    /// The bytes where they lie, if they are one run.
+    fn run(&self) -> Option<(&'a [u8], &'a SharedBytes)> {
+        let is_run = self.stack == 1 && self.rows == 1 && self.ways == 1;
+        let bytes = self.bytes.get(self.strides.start..)?.get(..self.row_bytes)?;
+        self.owner.filter(|_| is_run).map(|owner| (bytes, owner))
+    }
+
     fn gathered(&self) -> Vec<u8> {
         let mut all = vec![0; self.len()];
         self.fill(0, &mut all);
         all
     }
+}
+
+/// How weights became resident.
+#[derive(Default)]
+pub(super) struct Placed {
+    /// Bytes that were copied to the device.
+    pub copied: u64,
+    /// Bytes that it reads where they lie in the host's memory.
+    pub mapped: u64,
+    /// Those bytes.
+    kept: Vec<SharedBytes>,
 }
 
 impl Gpu {
@@ -106,8 +130,9 @@ impl Gpu {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 let (stack, rows, row_bytes) = (1, 1, bytes.len());
                 let strides = Strides { start: 0, row: row_bytes, matrix: row_bytes };
-                let (format, ways) = (Format::F32, 1);
-                let laid = Laid { bytes: &bytes, format, strides, stack, rows, row_bytes, ways };
+                let (format, ways, owner) = (Format::F32, 1, None);
+                let laid =
+                    Laid { bytes: &bytes, owner, format, strides, stack, rows, row_bytes, ways };
                 self.upload_matrix(name, &laid, matrix_bytes)?
             }
             _ => self.upload_matrix(name, laid, matrix_bytes)?,
@@ -129,6 +154,12 @@ impl Gpu {
             what: name.to_owned(),
             wanted: u64::MAX,
         })?;
+        if let Some(address) = self.in_place(format, laid) {
+            let (folded, mapped) = (None, true);
+            self.placed.mapped += len as u64;
+            return Ok(Weights { layout, address, matrix_bytes, folded, mapped });
+        }
+        self.placed.copied += len as u64;
         let address = self.driver.alloc(layout.bytes)?;
         let driver = &mut *self.driver;
         if layout::pieces(format).len() == 1 {
@@ -139,7 +170,20 @@ impl Gpu {
         } else {
             self.cut_on_device(&layout, address, laid)?;
         }
-        Ok(Weights { layout, address, matrix_bytes, folded: None })
+        Ok(Weights { layout, address, matrix_bytes, folded: None, mapped: false })
+    }
+
+    /// Where kernels read a matrix in the bytes that it comes from, if they can: the layout is the
+    /// same, and so are the alignment that their loads need and the memory.
+    fn in_place(&mut self, format: Format, laid: &Laid<'_>) -> Option<Address> {
+        let ([_], true) = (layout::pieces(format), self.takes(Shortcuts::MAPPED)) else {
+            return None;
+        };
+        let (bytes, owner) = laid.run()?;
+        let is_aligned = bytes.as_ptr().addr().is_multiple_of(ALIGNMENT);
+        let address = self.driver.reach(bytes).filter(|_| is_aligned)?;
+        self.placed.kept.push(owner.clone());
+        Some(address)
     }
 
     /// Uploads blocks as they are and lets the device cut them into planes, a piece at a time; one

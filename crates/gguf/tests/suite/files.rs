@@ -2,7 +2,7 @@
 
 use crate::helpers::{Raw, folder, refused};
 use ironstar_gguf::safetensors::Checkpoint;
-use ironstar_gguf::{Blame, Gguf, HEADER_BYTES_MAX};
+use ironstar_gguf::{Blame, Gguf, HEADER_BYTES_MAX, TensorKind, Writer};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -67,6 +67,49 @@ fn sparse(folder: &Path, name: &str, start: &[u8]) -> PathBuf {
     file.write_all(start).expect("a few bytes");
     file.set_len(SPARSE_BYTES).expect("a file system with sparse files");
     path
+}
+
+/// Bytes of a mapped file that this process has in memory.
+#[cfg(target_os = "linux")]
+fn resident(path: &Path) -> u64 {
+    let table = std::fs::read_to_string("/proc/self/smaps").expect("Linux has it");
+    let name = path.to_str().expect("plain letters");
+    let mut lines = table.lines().skip_while(|line| !line.ends_with(name));
+    let line = lines.find(|line| line.starts_with("Rss:")).expect("the file is mapped");
+    let kilobytes: u64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("kB");
+    kilobytes << 10
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_tensor_that_is_forgotten_takes_no_memory_and_has_the_same_bytes() {
+    const LEN: usize = 4 << 20;
+    let path = folder("forgotten").join("model");
+    let mut writer = Writer::new(File::create(&path).expect("a file"));
+    for name in ["a", "b"] {
+        writer.tensor(name, TensorKind::I8, &[LEN as u64]).expect("a tensor");
+    }
+    let data = |step: u8| {
+        let bytes = std::iter::successors(Some(0u8), move |byte| Some(byte.wrapping_add(step)));
+        bytes.take(LEN).collect::<Vec<u8>>()
+    };
+    for (name, step) in [("a", 3), ("b", 5)] {
+        writer.data(name, &data(step)).expect("its data");
+    }
+    drop(writer.finish().expect("whole"));
+    let model = Gguf::open(&path).expect("it was just written");
+    let [a, b] = ["a", "b"].map(|name| model.tensor(name).expect("it is there").clone());
+    let bytes = |tensor| model.bytes(tensor).expect("its data");
+    assert_eq!((&*bytes(&a), &*bytes(&b)), (&*data(3), &*data(5)));
+    let before = resident(&path);
+    assert!(before >= 2 * LEN as u64, "{before}: both were read");
+    model.forget(&a);
+    let after = resident(&path);
+    assert!(before - after >= LEN as u64 - (128 << 10), "{before} to {after}");
+    assert_eq!(&*bytes(&a), &*data(3), "it is read again");
+    model.forget(&b);
+    assert_eq!(&*bytes(&b), &*data(5));
+    std::fs::remove_file(path).expect("it was made here");
 }
 
 #[test]

@@ -11,10 +11,9 @@ use ironstar_device::{
     Arena, Backend, Buffer, Element, Ffn, HcWeights, Matrix, MatrixPart, MatrixSource, Part,
     RouteBy, SharedBytes,
 };
-use ironstar_gguf::{Gguf, TensorInfo, TensorKind};
+use ironstar_gguf::{Bytes, DataPlace, Gguf, TensorInfo, TensorKind};
 use ironstar_quant::Format;
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 
 /// Formats that [`Kind::Float`] and [`Kind::Vector`] accept.
 const FLOATS: [Format; 3] = [Format::F32, Format::F16, Format::Bf16];
@@ -158,9 +157,9 @@ pub(super) fn backbone(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Loaded<Weights>, Error> {
     let specs = tensor_specs(shape);
-    let holds = |spec: &&TensorSpec| pipe.is_none_or(|p| p.stages.holds(p.stage, spec, drafts));
-    let mine: Vec<TensorSpec> = specs.iter().filter(holds).cloned().collect();
-    let mut held = Held::read(gguf, &mine, shape, backend, arena, progress)?;
+    let holds = |spec: &TensorSpec| pipe.is_none_or(|p| p.stages.holds(p.stage, spec, drafts));
+    let file = (gguf, &specs[..], shape);
+    let (mut held, fingerprint) = Held::read(file, &holds, backend, arena, progress)?;
     let range = pipe.map_or(0..shape.layers, |pipe| pipe.stages.range(pipe.stage));
     let layers = range.map(|layer| (layer, held.block(Place::Layer(layer)))).collect();
     let is_last = held.has(Place::Top, Field::Output);
@@ -171,11 +170,7 @@ pub(super) fn backbone(
         head: is_last.then(|| held.head(Place::Top, Field::OutputNorm)),
         output: is_last.then(|| held.matrix(Place::Top, Field::Output)),
     };
-    Ok(Loaded {
-        weights,
-        fingerprint: fingerprint(gguf, &specs, shape)?,
-        ignored: ignored(gguf, &specs),
-    })
+    Ok(Loaded { weights, fingerprint, ignored: ignored(gguf, &specs) })
 }
 
 /// What a node that does not run it must know of the drafter that a file holds.
@@ -186,19 +181,13 @@ pub(super) fn drafter_print(
     let Some(numbers) = SparkShape::from_gguf(gguf, shape)? else {
         return Ok((fingerprint(gguf, &drafter_specs(shape), shape)?, None));
     };
-    let print = spark_print(gguf, &numbers.specs_in(gguf, shape), shape, &numbers)?;
-    Ok((print, Some(numbers)))
+    let print = fingerprint(gguf, &numbers.specs_in(gguf, shape), shape)?;
+    Ok((with_numbers(print, &numbers), Some(numbers)))
 }
 
-fn spark_print(
-    gguf: &Gguf,
-    specs: &[TensorSpec],
-    shape: &Shape,
-    numbers: &SparkShape,
-) -> Result<Fingerprint, Error> {
-    let mut fingerprint = fingerprint(gguf, specs, shape)?;
-    fingerprint.add(format!("{numbers:?}").as_bytes());
-    Ok(fingerprint)
+fn with_numbers(mut print: Fingerprint, numbers: &SparkShape) -> Fingerprint {
+    print.add(format!("{numbers:?}").as_bytes());
+    print
 }
 
 /// Loads the drafter that a file holds.
@@ -214,7 +203,9 @@ pub(super) fn drafter(
         return Ok(Loaded { weights: Drafter::Mtp(Box::new(weights)), fingerprint, ignored });
     };
     let specs = numbers.specs_in(gguf, shape);
-    let mut held = Held::read(gguf, &specs, shape, backend, arena, progress)?;
+    let file = (gguf, &specs[..], shape);
+    let (mut held, print) = Held::read(file, &|_| true, backend, arena, progress)?;
+    let fingerprint = with_numbers(print, &numbers);
     let (first, last) = (Place::Spark(0), Place::Spark(numbers.stages - 1));
     let host = |field: Field| {
         let spec = specs.iter().find(|spec| (spec.place, spec.field) == (last, field));
@@ -226,7 +217,6 @@ pub(super) fn drafter(
         scale: host(Field::HeadScale)?,
         weights: host(Field::SparkConfidence)?,
     };
-    let fingerprint = spark_print(gguf, &specs, shape, &numbers)?;
     let spark = Spark {
         main_projection: held.matrix(first, Field::SparkMainProjection),
         main_norm: held.buffer(first, Field::SparkMainNorm),
@@ -261,7 +251,8 @@ fn mtp(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Loaded<Mtp>, Error> {
     let specs = drafter_specs(shape);
-    let mut held = Held::read(gguf, &specs, shape, backend, arena, progress)?;
+    let file = (gguf, &specs[..], shape);
+    let (mut held, fingerprint) = Held::read(file, &|_| true, backend, arena, progress)?;
     let weights = Mtp {
         embedding_projection: held.matrix(Place::Draft, Field::DraftEmbeddingProjection),
         stream_projection: held.matrix(Place::Draft, Field::DraftStreamProjection),
@@ -270,11 +261,7 @@ fn mtp(
         block: held.block(Place::Draft),
         head: held.head(Place::Draft, Field::DraftNorm),
     };
-    Ok(Loaded {
-        weights,
-        fingerprint: fingerprint(gguf, &specs, shape)?,
-        ignored: ignored(gguf, &specs),
-    })
+    Ok(Loaded { weights, fingerprint, ignored: ignored(gguf, &specs) })
 }
 
 /// Finds a tensor and checks type and dims; `None` where it is absent and may be.
@@ -322,26 +309,62 @@ fn ignored(gguf: &Gguf, specs: &[TensorSpec]) -> Vec<String> {
 /// that differs in one weight is another model, and a large one that was trained further is too;
 /// what is not seen is a change of a few weights of a large tensor by hand.
 fn fingerprint(gguf: &Gguf, specs: &[TensorSpec], shape: &Shape) -> Result<Fingerprint, Error> {
-    const WHOLE: usize = 1 << 20;
-    const SAMPLE: usize = 64;
-    const SAMPLES: usize = 1024;
-    let mut hash = Fingerprint::default();
-    hash.add(format!("{shape:?}").as_bytes());
-    for spec in specs {
-        let Some(info) = find(gguf, spec)? else { continue };
-        hash.add(format!("{} {} {:?}", spec.name, info.kind.name(), info.dims).as_bytes());
-        let bytes = gguf.bytes(info)?;
+    Print::new(specs, shape).all(gguf)
+}
+
+/// [`fingerprint`] while a file is read: each tensor is looked at once its bytes are at hand, in
+/// the order of the table.
+struct Print<'s> {
+    hash: Fingerprint,
+    rest: std::slice::Iter<'s, TensorSpec>,
+}
+
+impl<'s> Print<'s> {
+    fn new(specs: &'s [TensorSpec], shape: &Shape) -> Self {
+        let mut hash = Fingerprint::default();
+        hash.add(format!("{shape:?}").as_bytes());
+        Print { hash, rest: specs.iter() }
+    }
+
+    /// Takes in this tensor of the table and those before it.
+    fn up_to(&mut self, gguf: &Gguf, last: &TensorSpec, bytes: &Bytes) -> Result<(), Error> {
+        while let Some(spec) = self.rest.next() {
+            let is_last = spec.name == last.name;
+            self.add(gguf, spec, is_last.then_some(bytes))?;
+            if is_last {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// With those that are left.
+    fn all(mut self, gguf: &Gguf) -> Result<Fingerprint, Error> {
+        while let Some(spec) = self.rest.next() {
+            self.add(gguf, spec, None)?;
+        }
+        Ok(self.hash)
+    }
+
+    fn add(&mut self, gguf: &Gguf, spec: &TensorSpec, bytes: Option<&Bytes>) -> Result<(), Error> {
+        const WHOLE: usize = 1 << 20;
+        const SAMPLE: usize = 64;
+        const SAMPLES: usize = 1024;
+        let Some(info) = find(gguf, spec)? else { return Ok(()) };
+        let about = format!("{} {} {:?}", spec.name, info.kind.name(), info.dims);
+        self.hash.add(about.as_bytes());
+        let bytes = bytes.map_or_else(|| gguf.bytes(info), |bytes| Ok(bytes.clone()))?;
         if bytes.len() <= WHOLE {
-            hash.add(&bytes);
-            continue;
+            self.hash.add(&bytes);
+            return Ok(());
         }
         let last = bytes.len() - SAMPLE;
         for i in 0..SAMPLES {
             let start = last / (SAMPLES - 1) * i + last % (SAMPLES - 1) * i / (SAMPLES - 1);
-            hash.add(&bytes[start..start + SAMPLE]);
+            self.hash.add(&bytes[start..start + SAMPLE]);
         }
+        Ok(())
     }
-    Ok(hash)
 }
 
 enum Handle {
@@ -353,32 +376,43 @@ enum Handle {
 struct Held(HashMap<(Place, Field), Handle>);
 
 impl Held {
+    /// Reads the tensors of a table that are held here, and gives the fingerprint of all.
     fn read(
-        gguf: &Gguf,
-        specs: &[TensorSpec],
-        shape: &Shape,
+        (gguf, specs, shape): (&Gguf, &[TensorSpec], &Shape),
+        holds: &dyn Fn(&TensorSpec) -> bool,
         backend: &mut dyn Backend,
         arena: Arena,
         progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Held, Error> {
+    ) -> Result<(Held, Fingerprint), Error> {
         let part = part_of(backend);
         check_ranks(shape, part)?;
         // All tensors are checked before the first is made resident.
-        let found =
-            specs.iter().map(|s| Ok((s, find(gguf, s)?))).collect::<Result<Vec<_>, Error>>()?;
-        let mut total = 0;
+        let mine = specs.iter().filter(|spec| holds(spec));
+        let found = mine.map(|s| Ok((s, find(gguf, s)?))).collect::<Result<Vec<_>, Error>>()?;
+        let (mut total, mut places) = (0, Places::default());
         for (spec, info) in found.iter().filter_map(|(spec, info)| Some((spec, (*info)?))) {
             check_tensor(spec, info.kind, part)?;
-            total += gguf.bytes(info)?.len();
+            let place = gguf.place(info)?;
+            total += place.range.len();
+            places.will_come(place);
         }
         let (mut done, mut held) = (0, HashMap::with_capacity(specs.len()));
-        let mut spans = Spans::new();
+        let mut print = Print::new(specs, shape);
         for (spec, info) in found {
             progress(Progress { tensor: &spec.name, bytes_done: done, bytes_total: total });
             let handle = match info {
                 Some(info) => {
-                    done += gguf.bytes(info)?.len();
-                    resident(gguf, spec, info, (shape.experts, part), backend, arena, &mut spans)?
+                    let place = gguf.place(info)?;
+                    done += place.range.len();
+                    let bytes = places.bytes(gguf, info, &place)?;
+                    let (of, at) = ((shape.experts, part), (&place, &mut places));
+                    let handle = resident((spec, info, &bytes), of, backend, arena, at)?;
+                    print.up_to(gguf, spec, &bytes)?;
+                    let lets_go = matches!(handle, Handle::Matrix(m) if backend.lets_go(m));
+                    if places.went(&place) && lets_go {
+                        gguf.forget(info);
+                    }
+                    handle
                 }
                 None => {
                     let len = spec.dims.iter().product();
@@ -388,7 +422,7 @@ impl Held {
             held.insert((spec.place, spec.field), handle);
         }
         progress(Progress { tensor: "", bytes_done: done, bytes_total: total });
-        Ok(Held(held))
+        Ok((Held(held), print.all(gguf)?))
     }
 
     fn matrix(&mut self, place: Place, field: Field) -> Matrix {
@@ -498,33 +532,80 @@ pub(super) fn part_of(backend: &mut dyn Backend) -> Part {
     }
 }
 
-/// Handles by the span of the file that they stand for. Tensors may share bytes; they get one
-/// handle, by which a backend that has a layout of its own sees that it has made it already.
-type Spans = HashMap<Range<*const u8>, SharedBytes>;
+/// What is still to come of the places of a file. Tensors may share bytes; they get one handle, by
+/// which a backend that has a layout of its own sees that it has made it already.
+#[derive(Default)]
+struct Places(HashMap<DataPlace, Coming>);
+
+#[derive(Default)]
+struct Coming {
+    tensors: usize,
+    /// Of what several tensors share.
+    shared: bool,
+    bytes: Option<Bytes>,
+    handles: Vec<SharedBytes>,
+}
+
+impl Places {
+    fn will_come(&mut self, place: DataPlace) {
+        let coming = self.0.entry(place).or_default();
+        coming.tensors += 1;
+        coming.shared = coming.tensors > 1;
+    }
+
+    fn bytes(&mut self, gguf: &Gguf, info: &TensorInfo, at: &DataPlace) -> Result<Bytes, Error> {
+        let Some(coming) = self.0.get_mut(at).filter(|coming| coming.shared) else {
+            return Ok(gguf.bytes(info)?);
+        };
+        if coming.bytes.is_none() {
+            coming.bytes = Some(gguf.bytes(info)?);
+        }
+        Ok(coming.bytes.clone().expect("it was just put there"))
+    }
+
+    /// The handle for these bytes of a place.
+    fn handle(&mut self, at: &DataPlace, bytes: SharedBytes) -> SharedBytes {
+        let Some(coming) = self.0.get_mut(at).filter(|coming| coming.shared) else { return bytes };
+        let span = |bytes: &SharedBytes| (**bytes).as_ref().as_ptr_range();
+        if let Some(own) = coming.handles.iter().find(|own| span(own) == span(&bytes)) {
+            return own.clone();
+        }
+        coming.handles.push(bytes.clone());
+        bytes
+    }
+
+    /// One has come; whether it was the last of its place.
+    fn went(&mut self, at: &DataPlace) -> bool {
+        let Some(coming) = self.0.get_mut(at) else { return false };
+        coming.tensors -= 1;
+        let is_last = coming.tensors == 0;
+        if is_last {
+            self.0.remove(at);
+        }
+        is_last
+    }
+}
 
 /// Puts this rank's part of one checked tensor on the backend.
 fn resident(
-    gguf: &Gguf,
-    spec: &TensorSpec,
-    info: &TensorInfo,
+    (spec, info, bytes): (&TensorSpec, &TensorInfo, &Bytes),
     (experts, part): (usize, Part),
     backend: &mut dyn Backend,
     arena: Arena,
-    spans: &mut Spans,
+    (place, places): (&DataPlace, &mut Places),
 ) -> Result<Handle, Error> {
-    let bytes = gguf.bytes(info)?;
     let piece = Piece::of(spec, part);
     let len: usize = spec.dims.iter().product();
     match (spec.kind, info.kind) {
         (Kind::Table, _) => {
             let table = backend.alloc(arena, Element::U32, len)?;
-            check_ids(spec, &bytes, experts)?;
-            backend.write(table, 0, &bytes)?;
+            check_ids(spec, bytes, experts)?;
+            backend.write(table, 0, bytes)?;
             Ok(Handle::Buffer(table))
         }
         (Kind::Vector, TensorKind::Block(format)) => {
             let mut values = vec![0.0; len];
-            (format.info().decode)(&bytes, &mut values);
+            (format.info().decode)(bytes, &mut values);
             if let Some(at) = values.iter().position(|value| !value.is_finite()) {
                 return Err(Error::Tensor {
                     name: spec.name.clone(),
@@ -539,11 +620,10 @@ fn resident(
             Ok(Handle::Buffer(buffer))
         }
         (_, TensorKind::Block(format)) => {
-            let (mut bytes, strides) = cut(spec, format, &piece, bytes);
+            let (mut bytes, strides) = cut(spec, format, &piece, bytes.clone());
             // What a backend copies together is nobody else's.
             if strides.is_none() {
-                let span = (*bytes).as_ref().as_ptr_range();
-                bytes = spans.entry(span).or_insert(bytes).clone();
+                bytes = places.handle(place, bytes);
             }
             let source = MatrixSource {
                 name: &spec.name,

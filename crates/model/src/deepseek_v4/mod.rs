@@ -905,7 +905,7 @@ pub fn weight_plan(gguf: &Gguf, specs: &[TensorSpec]) -> Result<Vec<PlanLine>, E
         let Some(info) = find(gguf, spec)? else { continue };
         let at = classes.iter().position(|(kind, _)| *kind == spec.kind);
         let at = at.expect("every class has a line");
-        lines[at].bytes += u64::try_from(gguf.bytes(info)?.len()).unwrap_or(u64::MAX);
+        lines[at].bytes += gguf.place(info)?.range.len() as u64;
     }
     Ok(lines.into())
 }

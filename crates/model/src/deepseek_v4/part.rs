@@ -160,7 +160,7 @@ pub fn rank_plan(
     for spec in specs {
         let Some(info) = find(gguf, spec)? else { continue };
         check_tensor(spec, info.kind, part)?;
-        let all = gguf.bytes(info)?.len();
+        let all = gguf.place(info)?.range.len();
         let piece = Piece::of(spec, part);
         let elements: usize = spec.dims.iter().product();
         // Bytes go with elements, since a piece is whole blocks.

@@ -173,7 +173,7 @@ pub fn balanced_stages(
             (Place::Top, Field::Embedding) => 0,
             _ => shape.layers - 1,
         };
-        let bytes = u64::try_from(gguf.bytes(info)?.len()).unwrap_or(u64::MAX);
+        let bytes = gguf.place(info)?.range.len() as u64;
         costs[layer] = costs[layer].saturating_add(bytes);
     }
     Stages::balanced(&costs, nodes)
@@ -198,7 +198,7 @@ pub fn stage_plan(
             (_, _, Field::Embedding) => 2,
             _ => 3,
         };
-        lines[line].bytes += u64::try_from(gguf.bytes(info)?.len()).unwrap_or(u64::MAX);
+        lines[line].bytes += gguf.place(info)?.range.len() as u64;
     }
     Ok(lines.into())
 }

@@ -4,12 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a failed fixture or step fails the test")]
 
 use crate::common::{Fixture, Rows, Runner, argmax, default_mode, distance, divergence, exact};
-use ironstar_device::{Gpu, GpuConfig};
+use ironstar_device::{Gpu, GpuConfig, Shortcuts};
 use ironstar_gguf::Gguf;
 use ironstar_model::testing::Tiny;
 use ironstar_model::{At, LogitsFor, Model, Observer, Options, Output, State, Step, Wanted, What};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Of logits in exact mode, as for the CPU backend.
 const TOLERANCE: f32 = 1e-3;
@@ -27,7 +27,10 @@ struct GpuRunner {
 impl GpuRunner {
     fn new(gguf: &Gguf, drafter: Option<&Gguf>, float_products: bool, options: Options) -> Self {
         let config = GpuConfig { float_products, ..GpuConfig::default() };
-        let mut gpu = Gpu::host(config).unwrap();
+        GpuRunner::on(Gpu::host(config).unwrap(), gguf, drafter, options)
+    }
+
+    fn on(mut gpu: Gpu, gguf: &Gguf, drafter: Option<&Gguf>, options: Options) -> Self {
         let model = Model::load(gguf, drafter, &mut gpu, options, &mut |_| {}).unwrap();
         let state = model.new_state(&mut gpu, 512).unwrap();
         GpuRunner { gpu, model, state }
@@ -153,4 +156,46 @@ fn nano_as_users_run_it() {
         assert_eq!(found, wanted, "token {turn} of the answer");
         next = found;
     }
+}
+
+/// Bytes of a mapped file that this process has in memory, where the system says so.
+fn resident(path: &Path) -> Option<u64> {
+    let table = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut lines = table.lines().skip_while(|line| !line.ends_with(path.to_str().unwrap()));
+    let line = lines.find(|line| line.starts_with("Rss:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+/// A device whose memory is the host's reads weights where the file is mapped if its kernels take
+/// the file's layout, and of what it has copied the file's pages are given back. Bits are those of
+/// a device with memory of its own.
+#[test]
+fn weights_in_the_hosts_memory_are_not_there_twice() {
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/nano.gguf");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nano-in-place.gguf");
+    std::fs::copy(source, &path).unwrap();
+    let (_, options) = default_mode(1, None);
+    let config = GpuConfig::default();
+    let disabled = GpuConfig { disabled: Shortcuts::MAPPED, ..config };
+    let run = |gpu: Gpu| {
+        let gguf = Gguf::open(&path).unwrap();
+        let mut runner = GpuRunner::on(gpu, &gguf, None, options.clone());
+        let (placed, pages) = (runner.gpu.launches(), resident(&path));
+        (placed.copied, placed.mapped, pages, runner.cuts(&[5, 77], &[2]))
+    };
+    let (all, none, pages, wanted) = run(Gpu::host_apart(config).unwrap());
+    assert_eq!(none, 0);
+    // The vocabulary, and what is small.
+    let slack = 4 << 20;
+    assert!(pages.is_none_or(|pages| pages + slack > all), "{pages:?} of {all}: all were read");
+    let (copied, mapped, pages, rows) = run(Gpu::host(config).unwrap());
+    rows.assert_same_bits(&wanted, "read where the file is mapped");
+    assert_eq!(copied + mapped, all);
+    assert!(mapped > 100_000, "{mapped} bytes of float weights");
+    assert!(pages.is_none_or(|pages| pages < mapped + slack), "{pages:?} beside {mapped}");
+    let (copied, mapped, pages, rows) = run(Gpu::host(disabled).unwrap());
+    rows.assert_same_bits(&wanted, "copied to where the host's memory is");
+    assert_eq!((copied, mapped), (all, 0));
+    assert!(pages.is_none_or(|pages| pages < slack), "{pages:?} of {all}");
+    std::fs::remove_file(path).unwrap();
 }

@@ -1,8 +1,8 @@
 //! A card's context, and the small things made in it: streams, events, pinned memory.
 
 use super::call::{check, describe, library_present};
-use crate::Error;
 use crate::gpu::driver::Entrance;
+use crate::{Error, HostMemory, host_memory};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -131,14 +131,21 @@ impl Context {
         Ok(String::from_utf8_lossy(&text[..end]).into_owned())
     }
 
-    /// Free and total bytes of its memory.
+    /// Whether its memory is the host's.
+    pub(super) fn is_unified(&self) -> Result<bool, Error> {
+        Ok(self.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? == 1)
+    }
+
+    /// Free and total bytes of its memory. Where that is the host's, the driver says what lies
+    /// bare, and counts pages of files as taken that the system gives back when they are wanted.
     pub(super) fn memory(&self) -> Result<(u64, u64), Error> {
         self.enter()?;
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: a context is current; out-parameters live here.
         let status = unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
         check("asking for free memory", status)?;
-        Ok((free as u64, total as u64))
+        let host = if self.is_unified()? { host_memory() } else { None };
+        Ok((with_pages(free as u64, total as u64, host), total as u64))
     }
 
     /// A stream that does not wait for the default one.
@@ -191,6 +198,11 @@ impl Context {
         unsafe { memory.as_ptr().write_bytes(0, bytes) };
         Ok(Pinned { memory, bytes })
     }
+}
+
+/// Free bytes with what the host would give back.
+pub(super) fn with_pages(free: u64, total: u64, host: Option<HostMemory>) -> u64 {
+    host.and_then(|host| host.now).map_or(free, |now| free.max(now.min(total)))
 }
 
 impl Entrance for Context {

@@ -77,6 +77,8 @@ struct Loaded {
 /// One card. Fields are dropped in this order: the context is last.
 pub(crate) struct Cuda {
     facts: Facts,
+    /// Whether kernels read any memory of the process, mapped files included, by its address.
+    reaches_pages: bool,
     graphs: Vec<Option<sys::CUgraphExec>>,
     kernels: Vec<Loaded>,
     names: HashMap<&'static str, Kernel>,
@@ -105,6 +107,7 @@ impl Cuda {
     pub(crate) fn open(config: &CudaConfig, text: &str) -> Result<Cuda, Error> {
         let context = Context::open(config.device)?;
         let facts = facts(&context)?;
+        let reaches_pages = facts.unified && reaches_pages(&context)?;
         let (main, staging) = (context.urgent_stream()?, Staging::new(&context)?);
         let waiting = match config.serial || config.times.is_some() || !can_overlap(&context)? {
             true => None,
@@ -122,6 +125,7 @@ impl Cuda {
         let (capturing, lanes, allocations) = (false, Lanes::default(), BTreeMap::new());
         let mut cuda = Cuda {
             facts,
+            reaches_pages,
             graphs,
             kernels,
             names,
@@ -203,6 +207,13 @@ fn can_overlap(context: &Context) -> Result<bool, Error> {
     Ok(context.attribute(major)? >= 9)
 }
 
+/// Whether the card's kernels read the host's pages without being told of them. Such parts (GB10)
+/// may know no registered memory, so that is not asked for.
+fn reaches_pages(context: &Context) -> Result<bool, Error> {
+    let access = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS;
+    Ok(context.attribute(access)? == 1)
+}
+
 /// Machine code for the card: from the cache, or compiled now.
 fn code(context: &Context, config: &CudaConfig, text: &str) -> Result<Vec<u8>, Error> {
     use sys::CUdevice_attribute as A;
@@ -236,7 +247,7 @@ fn facts(context: &Context) -> Result<Facts, Error> {
         clock_khz: context.attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         // Known once the kernels are there.
         group_matrices: false,
-        unified: context.attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? == 1,
+        unified: context.is_unified()?,
     })
 }
 
@@ -307,6 +318,10 @@ impl Driver for Cuda {
         }
         self.inside("upload", to, bytes)?;
         self.staging.upload(&self.context, &self.main, (to.0, bytes), fill)
+    }
+
+    fn reach(&mut self, bytes: &[u8]) -> Option<Address> {
+        self.reaches_pages.then_some(Address(bytes.as_ptr() as u64))
     }
 
     fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error> {

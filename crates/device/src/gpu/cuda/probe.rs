@@ -37,6 +37,8 @@ pub struct CudaDevice {
     pub memory_free: u64,
     /// Whether it shares the host's memory.
     pub unified: bool,
+    /// Whether it reads weights where their file is mapped, if their layout allows that.
+    pub reads_mapped: bool,
 }
 
 /// How many cards the driver sees; none is opened. An error says why there are none.
@@ -55,6 +57,7 @@ pub fn cuda_devices() -> Result<Vec<CudaDevice>, Error> {
 pub fn cuda_device(index: u32) -> Result<CudaDevice, Error> {
     let context = Context::open(index)?;
     let (memory_free, memory_total) = context.memory()?;
+    let unified = context.is_unified()?;
     Ok(CudaDevice {
         index,
         name: context.name()?,
@@ -66,7 +69,8 @@ pub fn cuda_device(index: u32) -> Result<CudaDevice, Error> {
         multiprocessors: context.attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         memory_total,
         memory_free,
-        unified: context.attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? == 1,
+        unified,
+        reads_mapped: unified && super::reaches_pages(&context)?,
     })
 }
 

@@ -1,8 +1,9 @@
 //! What can be known without a card: a machine that has none is told so, and never a panic.
 //! What needs one is run by `examples/gpu_check.rs` (docs/gpu.md).
 
+use super::context::with_pages;
 use super::{Cuda, CudaConfig, cuda_count, cuda_device, cuda_devices};
-use crate::Error;
+use crate::{Error, HostMemory};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -86,4 +87,15 @@ fn a_folder_without_the_compiler_is_an_error_with_advice() {
     };
     assert!(found.contains("ironstar-no-nvrtc-here"), "{found}");
     assert!(wanted.contains("pip install"), "{wanted}");
+}
+
+/// A part whose driver says what lies bare: pages of files that the system would give back are
+/// room too, as far as there is any.
+#[test]
+fn pages_that_are_given_back_are_free() {
+    let host = |now| Some(HostMemory { most: 128, now });
+    assert_eq!(with_pages(3, 120, host(Some(117))), 117);
+    assert_eq!(with_pages(3, 120, host(Some(125))), 120);
+    assert_eq!(with_pages(90, 120, host(Some(80))), 90);
+    assert_eq!([with_pages(3, 120, host(None)), with_pages(3, 120, None)], [3, 3]);
 }

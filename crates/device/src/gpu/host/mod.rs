@@ -107,6 +107,13 @@ impl Host {
         Ok(host)
     }
 
+    /// As a device with memory of its own.
+    pub fn apart() -> Result<Self, Error> {
+        let mut host = Host::new()?;
+        host.facts.unified = false;
+        Ok(host)
+    }
+
     /// The kernels with more of them behind.
     pub fn with(more: &str) -> Result<Self, Error> {
         let text = format!("{}{}", text::host(more), text::HOST_RUNTIME);
@@ -278,6 +285,10 @@ impl Driver for Host {
         // SAFETY: the range is inside a live allocation, which no Rust reference covers.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.0 as *mut u8, bytes.len()) };
         Ok(())
+    }
+
+    fn reach(&mut self, bytes: &[u8]) -> Option<Address> {
+        self.facts.unified.then_some(Address(bytes.as_ptr() as u64))
     }
 
     fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error> {
