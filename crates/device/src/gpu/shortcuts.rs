@@ -10,9 +10,8 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 10] = [
-    "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-];
+const NAMES: [&str; 10] =
+    ["lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped"];
 
 impl Shortcuts {
     /// None of them.
@@ -110,7 +109,8 @@ mod tests {
         }
         let error = Shortcuts::named("all").expect_err("no such shortcut").to_string();
         assert!(
-            error.contains("lanes, staged, spread, index, few, wide, halves, heads, onward, mapped"),
+            error
+                .contains("lanes, staged, spread, index, few, wide, halves, heads, onward, mapped"),
             "{error}"
         );
     }
