@@ -28,6 +28,12 @@ for name in ironstar gpu_check kernel_bench card_gates; do
     [ -e "$work/$name" ] && chmod +x "$work/$name"
 done
 PATH=$work:$PATH
+# Kernels that were compiled elsewhere for such a card.
+if [ -e "$here/kernels.tar.xz" ]; then
+    mkdir -p ~/.cache/ironstar
+    python3 -c 'import sys,tarfile;tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
+        "$here/kernels.tar.xz" ~/.cache/ironstar
+fi
 
 # Whether a part is asked for and there is time for it.
 due() {

@@ -219,8 +219,16 @@ fn code(context: &Context, config: &CudaConfig, text: &str) -> Result<Vec<u8>, E
     use sys::CUdevice_attribute as A;
     let major = context.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = context.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    let capability = major * 10 + minor;
-    let (architecture, driver) = (capability.to_string(), context.driver.to_string());
+    compiled(config, [major * 10 + minor, context.driver.cast_unsigned()], text)
+}
+
+/// The same for a compute capability (90 for 9.0) and a driver (13000 for CUDA 13.0).
+fn compiled(
+    config: &CudaConfig,
+    [capability, driver]: [u32; 2],
+    text: &str,
+) -> Result<Vec<u8>, Error> {
+    let (architecture, driver) = (capability.to_string(), driver.to_string());
     let made_from = [text, OPTIONS, &architecture, &driver];
     let entry = cache::Entry::new(config.cache.as_deref(), &made_from);
     if let Some(code) = entry.load() {
@@ -231,6 +239,19 @@ fn code(context: &Context, config: &CudaConfig, text: &str) -> Result<Vec<u8>, E
     let code = compiler.compile(text, OPTIONS, capability)?;
     entry.store(&code);
     Ok(code)
+}
+
+/// Compiles the kernels for a card that is elsewhere into the folder of the settings, where its
+/// first start finds them: as they run, without programmatic edges, and with stamps. Gives the
+/// bytes of each.
+pub fn cuda_compile(config: &CudaConfig, card: [u32; 2]) -> Result<[usize; 3], Error> {
+    let text = super::text::cuda();
+    let texts = [edges::with_waits(&text), Some(text.clone()), edges::with_stamps(&text)];
+    let mut bytes = [0; 3];
+    for (bytes, text) in bytes.iter_mut().zip(texts.iter().flatten()) {
+        *bytes = compiled(config, card, text)?.len();
+    }
+    Ok(bytes)
 }
 
 fn facts(context: &Context) -> Result<Facts, Error> {

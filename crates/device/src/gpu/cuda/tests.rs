@@ -2,7 +2,9 @@
 //! What needs one is run by `examples/gpu_check.rs` (docs/gpu.md).
 
 use super::context::with_pages;
-use super::{Cuda, CudaConfig, cuda_count, cuda_device, cuda_devices};
+use super::{
+    Cuda, CudaConfig, OPTIONS, cache, compiled, cuda_compile, cuda_count, cuda_device, cuda_devices,
+};
 use crate::{Error, HostMemory};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -42,6 +44,24 @@ fn the_oldest_driver_has_what_is_called() {
 
 fn is_of_a_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// What was compiled for another machine is found there, by what it was made from alone, and no
+/// compiler is looked for.
+#[test]
+fn kernels_that_were_brought_along_are_found() {
+    let folder = std::env::temp_dir().join(format!("ironstar-brought-{}", std::process::id()));
+    let nowhere = Some(folder.join("no-nvrtc"));
+    let config =
+        CudaConfig { cache: Some(folder.clone()), nvrtc: nowhere, ..CudaConfig::default() };
+    cache::Entry::new(Some(&folder), &["text", OPTIONS, "90", "13000"]).store(b"code");
+    let found = compiled(&config, [90, 13_000], "text").map_err(|error| error.to_string());
+    let others = [[90, 12_080], [100, 13_000]].map(|card| compiled(&config, card, "text").is_err());
+    let error = cuda_compile(&config, [90, 13_000]).map_err(|error| error.to_string());
+    let _ = std::fs::remove_dir_all(&folder);
+    assert_eq!(found, Ok(b"code".to_vec()));
+    assert_eq!(others, [true; 2], "another driver, another card");
+    assert!(error.is_err_and(|text| text.contains("no-nvrtc")));
 }
 
 /// Holds on machines with a card as well: number 4000 is on none of them.
