@@ -133,6 +133,21 @@ fn every_part_runs() {
     }
 }
 
+/// What comparisons leave out are names of shortcuts.
+#[test]
+fn shortcuts_that_are_left_out_exist() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/device/src/gpu/shortcuts.rs");
+    let table = fs::read_to_string(path).expect("the table of shortcuts");
+    let lists = script(1);
+    let lists = lists.lines().filter_map(|line| line.split_once("=all,")).map(|(_, list)| list);
+    let names: Vec<&str> = lists.flat_map(|list| list.split(',')).collect();
+    assert!(names.len() > 10);
+    for name in names {
+        let name = name.strip_prefix('-').expect("behind `all` are those that are left out");
+        assert!(table.contains(&format!("\"{name}\"")), "{name} is no shortcut any more");
+    }
+}
+
 /// Named parts are all that run, and what there is no time for is named.
 #[test]
 fn parts_are_chosen_by_name_and_by_time() {

@@ -26,18 +26,29 @@ pub struct Compare {
     pub depths: Vec<usize>,
 }
 
-/// The shortcuts of a list of names, or `all`.
+/// The shortcuts of a list of names: `all` stands for all of them, and `-name` takes one out again.
 pub fn named(list: &str) -> Outcome<Named> {
-    let wanted: Vec<&str> = match list {
-        "all" => Shortcuts::names().to_vec(),
-        list => list.split(',').collect(),
-    };
-    let named = wanted.into_iter().map(|name| {
+    let mut named = Named::new();
+    let known = |name: &str| {
         let one = Shortcuts::named(name)?;
         let own = Shortcuts::names().iter().find(|own| **own == name);
-        Ok((*own.ok_or("a name of the table")?, one))
-    });
-    named.collect()
+        Outcome::Ok((*own.ok_or("a name of the table")?, one))
+    };
+    for word in list.split(',') {
+        match word.strip_prefix('-') {
+            Some(name) => {
+                let (name, _) = known(name)?;
+                named.retain(|(own, _)| *own != name);
+            }
+            None if word == "all" => {
+                for name in Shortcuts::names() {
+                    named.push(known(name)?);
+                }
+            }
+            None => named.push(known(word)?),
+        }
+    }
+    Ok(named)
 }
 
 /// A measurement: milliseconds, and what must not differ.
