@@ -278,6 +278,18 @@ unsafe impl Arguments for RouteArgs {
     const NAME: &'static str = "RouteArgs";
 }
 
+/// Gate and up of one row, with the choice of experts.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct RoutedArgs {
+    pub product: ProductArgs,
+    pub route: RouteArgs,
+}
+// SAFETY: repr(C), 152 + 24 bytes, a multiple of 8, of structs without gaps.
+unsafe impl Arguments for RoutedArgs {
+    const NAME: &'static str = "RoutedArgs";
+}
+
 /// The embedding.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -456,8 +468,9 @@ pub(crate) struct IndexArgs {
     pub rank: u32,
     pub ranks: u32,
     pub slots: u32,
+    pub groups: u32,
 }
-// SAFETY: repr(C) of twelve 4-byte numbers.
+// SAFETY: repr(C) of thirteen 4-byte numbers.
 unsafe impl Arguments for IndexArgs {
     const NAME: &'static str = "IndexArgs";
 }
@@ -548,6 +561,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<GateArgs>(),
     twin::<RowsArgs>(),
     twin::<RouteArgs>(),
+    twin::<RoutedArgs>(),
     twin::<EmbedArgs>(),
     twin::<RmsArgs>(),
     twin::<HcArgs>(),

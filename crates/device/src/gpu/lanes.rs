@@ -10,6 +10,8 @@ use std::collections::HashMap;
 
 /// Lanes, the main one included.
 pub(super) const LANES: usize = 6;
+/// Launches of a list after which one of a side lane has most likely ended.
+const LONG_AGO: usize = 4;
 
 /// What a launch touches, beyond what its places say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -20,6 +22,9 @@ pub(super) struct Access {
     pub beside: bool,
     /// Whether it then comes behind what the main lane has so far.
     pub behind: bool,
+    /// Whether it then is no neighbour of what it waits for in a lane: it begins once that has
+    /// ended, and is not set up before.
+    pub fresh: bool,
     /// Places that it writes, a bit each; it reads the others.
     pub writes: u32,
     /// Memory behind tables that it reads and writes, a bit of [`hidden`] each.
@@ -31,10 +36,14 @@ pub(super) struct Access {
 pub(super) mod hidden {
     /// Window rings.
     pub const RINGS: u8 = 1;
-    /// Rings and rows of compressors of keys and values.
+    /// Rows of compressors of keys and values.
     pub const ROWS: u8 = 2;
-    /// Rings and rows of indexers.
+    /// Rows of indexers.
     pub const INDEX: u8 = 4;
+    /// Rings of compressors of keys and values.
+    pub const ROWS_KEPT: u8 = 8;
+    /// Rings of the indexers' compressors.
+    pub const INDEX_KEPT: u8 = 16;
 }
 
 /// Places that a kernel writes, of kernels whose places are all that they touch but for what the
@@ -42,6 +51,8 @@ pub(super) mod hidden {
 pub(super) const WRITES: &[(&str, u32)] = &[
     ("activate", 0b11 << 3),
     ("activate_256", 0b11 << 3),
+    ("attend_few_made", 0b111 << 10),
+    ("attend_few_made_long", 0b111 << 10),
     ("attend_few_mix", 0b111 << 11),
     ("attend_few_mix_long", 0b111 << 11),
     ("attend_few_scores", 1 << 9),
@@ -84,7 +95,10 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("index_queries", 0b1001),
     ("index_scores_few", 1 << 5),
     ("index_scores_fp4", 1 << 5),
+    ("index_scores_made", 1 << 6),
     ("kv_rows", 1 << 3),
+    ("normed_bf16_short", 0b1010_1010),
+    ("normed_f16_short", 0b1010_1010),
     ("normed_q8_0", 0b1010_1010),
     ("post_shards_bf16", 0b11 << 5),
     ("post_shards_f16", 0b11 << 5),
@@ -96,6 +110,8 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("rms_norm_blocks", 0b11100),
     ("route", 0b11 << 4),
     ("route_ranks", 0b11 << 4),
+    ("routed_iq2_xxs", 0b1100_0000_1010),
+    ("routed_q4_k", 0b1100_0000_1010),
     ("shards_bf16", 1 << 2),
     ("shards_f16", 1 << 2),
     ("sort_slots", 0b1110),
@@ -154,6 +170,9 @@ pub(super) struct Planner {
     tails: [Option<usize>; LANES],
     /// The last launch that nothing may pass.
     floor: Option<usize>,
+    /// Whether who waits for another lane anyway waits for what is old in all of them, so that
+    /// nobody who comes later needs to.
+    pub gathers: bool,
 }
 
 impl Planner {
@@ -181,7 +200,8 @@ impl Planner {
         if access.beside && access.behind {
             after.extend(self.tails[0]);
         }
-        let lane = if access.beside && !access.unknown { self.lane(&after) } else { 0 };
+        let side = access.beside && !access.unknown;
+        let lane = if side { self.lane(&after, access.fresh) } else { 0 };
         self.place(index, lane, &after);
     }
 
@@ -199,10 +219,11 @@ impl Planner {
 
     /// A side lane where a launch loses least: one that it goes on with, else one that is idle by
     /// then, else the one with the oldest tail.
-    fn lane(&self, after: &[usize]) -> usize {
+    fn lane(&self, after: &[usize], fresh: bool) -> usize {
         let known = after.iter().fold([0; LANES], |all, own| latest(all, self.clocks[*own]));
         let last = after.iter().max();
-        let side = 1..LANES;
+        let neighbour = |lane: &usize| self.tails[*lane].is_some_and(|own| after.contains(&own));
+        let side = (1..LANES).filter(|lane| !fresh || !neighbour(lane));
         let goes_on =
             side.clone().find(|lane| last.is_some() && self.tails[*lane].as_ref() == last);
         let idle = side.clone().find(|lane| self.tails[*lane].is_none_or(|own| own < known[*lane]));
@@ -221,6 +242,15 @@ impl Planner {
                 waits.push(own);
                 clock = latest(clock, self.clocks[own]);
                 self.orders[own].awaited = true;
+            }
+        }
+        if self.gathers && lane == 0 && !waits.is_empty() {
+            for own in self.tails[1..].iter().flatten().copied() {
+                if own >= clock[self.orders[own].lane] && own + LONG_AGO < index {
+                    waits.push(own);
+                    clock = latest(clock, self.clocks[own]);
+                    self.orders[own].awaited = true;
+                }
             }
         }
         clock[lane] = index + 1;

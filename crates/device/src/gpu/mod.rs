@@ -9,6 +9,7 @@
 
 mod angles;
 mod arguments;
+mod beside;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 pub(crate) mod driver;
@@ -108,9 +109,11 @@ pub struct Gpu {
     /// Launches that are put off, and the buffer of the one that the next launch does on its way.
     owed: Vec<Owed>,
     taken: Place,
-    /// Whether launches may run beside others, and whether behind the main lane's last one.
+    /// Whether launches may run beside others, and whether behind the main lane's last one, or
+    /// only once what they wait for has ended.
     beside: bool,
     behind: bool,
+    fresh: bool,
     /// Memory behind tables that the next launch reads and writes.
     hidden: [u8; 2],
     scratch: HashMap<Scratch, (Address, u64)>,
@@ -247,6 +250,7 @@ impl Gpu {
         recorder.graphs = config.graphs;
         recorder.lanes = !config.disabled.contains(Shortcuts::LANES);
         recorder.reorder = config.reorder;
+        recorder.gathers = !config.disabled.contains(Shortcuts::LATER);
         Gpu {
             driver,
             config,
@@ -263,6 +267,7 @@ impl Gpu {
             taken: Place::NONE,
             beside: false,
             behind: false,
+            fresh: false,
             hidden: [0; 2],
             scratch: HashMap::new(),
             kernels: HashMap::new(),
@@ -364,10 +369,7 @@ impl Gpu {
         let hidden = std::mem::take(&mut self.hidden);
         let taken = std::mem::replace(&mut self.taken, Place::NONE);
         self.settle()?;
-        if self.owed.iter().any(|owed| owed.at != taken && places.contains(&owed.at)) {
-            let touched: Vec<Place> = places.iter().copied().filter(|at| *at != taken).collect();
-            self.pay(&touched)?;
-        }
+        self.pay(places, taken)?;
         let kernel = match self.kernels.get(name) {
             Some(kernel) => *kernel,
             None => {
@@ -376,8 +378,8 @@ impl Gpu {
                 kernel
             }
         };
-        let (beside, behind) = (self.beside, self.behind);
-        let access = Access { beside, behind, hidden, ..Access::of(name) };
+        let (beside, behind, fresh) = (self.beside, self.behind, self.fresh);
+        let access = Access { beside, behind, fresh, hidden, ..Access::of(name) };
         self.recorder.push(kernel, grid, group, places, bytes_of(arguments), access);
         if !self.recorder.is_due() {
             return Ok(());
@@ -401,29 +403,6 @@ impl Gpu {
         let result = ops::streams::spread(self, &pending);
         self.beside = before;
         result
-    }
-
-    /// Records what may run beside the launches around it, where there are so few rows that each
-    /// leaves most of a card idle.
-    fn beside<T>(&mut self, run: impl FnOnce(&mut Gpu) -> Result<T, Error>) -> Result<T, Error> {
-        let before = std::mem::replace(&mut self.beside, self.rows.len() <= FEW_ROWS);
-        let result = run(self);
-        self.beside = before;
-        result
-    }
-
-    /// The same behind what the main lane has so far: nothing near waits for it, so that it leaves
-    /// the memory to what was recorded before.
-    fn behind<T>(&mut self, run: impl FnOnce(&mut Gpu) -> Result<T, Error>) -> Result<T, Error> {
-        let before = std::mem::replace(&mut self.behind, true);
-        let result = self.beside(run);
-        self.behind = before;
-        result
-    }
-
-    /// Says what the next launch reads and writes through tables, as masks of [`lanes::hidden`].
-    fn through_tables(&mut self, reads: u8, writes: u8) {
-        self.hidden = [reads, writes];
     }
 
     /// Whether a shortcut may be taken.
@@ -921,6 +900,10 @@ impl Backend for Gpu {
 
     fn kv_rows(&mut self, a: &KvRows) -> Result<(), Error> {
         ops::heads::kv_rows(self, a)
+    }
+
+    fn makes_rows(&self, ratio: usize) -> bool {
+        ops::compressor::makes_rows(self, ratio)
     }
 
     fn compress(&mut self, a: &Compress<'_>) -> Result<(), Error> {

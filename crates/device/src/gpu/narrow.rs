@@ -14,6 +14,11 @@ pub(super) struct Narrowed {
 }
 
 impl Narrowed {
+    /// Whether the step is some of its rows.
+    pub fn is_part(&self) -> bool {
+        self.now.is_some()
+    }
+
     /// Where the angles of a narrowed step lie in those of the whole, which are made if need be.
     pub fn angles(
         &mut self,
@@ -39,7 +44,9 @@ pub(super) fn narrow(gpu: &mut Gpu, rows: Option<Range<usize>>) -> Result<(), Er
         return Ok(());
     }
     gpu.settle()?;
-    // Blocks beside rows are found by where their rows begin, which the whole and a part share.
+    // What is owed is found by where its rows begin, and so are blocks beside rows: the whole and a
+    // part share that.
+    gpu.pay_all()?;
     gpu.prepared.set(None);
     if let Some(range) = gpu.narrowed.now.take() {
         swap(gpu, range);

@@ -4,7 +4,7 @@
 //! The launch is owed until something else touches the buffer, which then finds it done as ever, or
 //! until the buffer is written anew.
 
-use super::arguments::{HeadArgs, RmsArgs};
+use super::arguments::{HeadArgs, RmsArgs, RouteArgs};
 use super::record::Place;
 use super::{Gpu, ops};
 use crate::Error;
@@ -12,7 +12,7 @@ use crate::Error;
 /// A launch that is owed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owed {
-    /// The buffer that it reads and writes.
+    /// The buffer that it writes, and reads but for a choice.
     pub at: Place,
     /// Floats of it.
     pub len: usize,
@@ -27,12 +27,29 @@ pub(super) enum Work {
     Norm { weight: Place, arguments: RmsArgs },
     /// Norm and rotation of a row's query heads, with this rotary table.
     Heads { table: Place, arguments: HeadArgs },
+    /// A choice of experts for one row; places as its kernel has them, ids at the fifth.
+    Route { places: [Place; 6], arguments: RouteArgs },
+}
+
+impl Owed {
+    /// Whether nobody may read or write this buffer before it is done.
+    pub fn touches(&self, place: Place) -> bool {
+        match self.work {
+            Work::Norm { .. } | Work::Heads { .. } => place == self.at,
+            Work::Route { places: [logits, .., ids, weights], .. } => {
+                [logits, ids, weights].contains(&place)
+            }
+        }
+    }
 }
 
 impl Gpu {
     /// Puts a launch off.
     pub(super) fn owe(&mut self, owed: Owed) -> Result<(), Error> {
-        self.pay(&[owed.at])?;
+        match owed.work {
+            Work::Route { places, .. } => self.pay(&places, Place::NONE)?,
+            Work::Norm { .. } | Work::Heads { .. } => self.pay(&[owed.at], Place::NONE)?,
+        }
         self.owed.push(owed);
         Ok(())
     }
@@ -52,12 +69,13 @@ impl Gpu {
         self.owed.retain(|owed| owed.at != at || owed.len > len);
     }
 
-    /// Records what is owed of these buffers.
-    pub(super) fn pay(&mut self, places: &[Place]) -> Result<(), Error> {
-        while let Some(index) = self.owed.iter().position(|owed| places.contains(&owed.at)) {
+    /// Records what is owed of these buffers, but for what is being taken along.
+    pub(super) fn pay(&mut self, places: &[Place], taken: Place) -> Result<(), Error> {
+        let due = |owed: &Owed| owed.at != taken && places.iter().any(|place| owed.touches(*place));
+        while let Some(index) = self.owed.iter().position(due) {
             let owed = self.owed.swap_remove(index);
-            let (beside, behind, hidden) = (self.beside, self.behind, self.hidden);
-            (self.beside, self.behind, self.hidden) = (false, false, [0; 2]);
+            let before = (self.beside, self.behind, self.fresh, self.hidden);
+            (self.beside, self.behind, self.fresh, self.hidden) = (false, false, false, [0; 2]);
             let result = match owed.work {
                 Work::Norm { weight, arguments } => {
                     ops::streams::norm_plain(self, [owed.at, weight, owed.at], 1, &arguments)
@@ -65,8 +83,11 @@ impl Gpu {
                 Work::Heads { table, arguments } => {
                     ops::heads::heads_few(self, [owed.at, table], &arguments)
                 }
+                Work::Route { places, arguments } => {
+                    ops::experts::route_plain(self, &places, &arguments)
+                }
             };
-            (self.beside, self.behind, self.hidden) = (beside, behind, hidden);
+            (self.beside, self.behind, self.fresh, self.hidden) = before;
             result?;
         }
         Ok(())
@@ -75,6 +96,6 @@ impl Gpu {
     /// Records all that is owed.
     pub(super) fn pay_all(&mut self) -> Result<(), Error> {
         let places: Vec<Place> = self.owed.iter().map(|owed| owed.at).collect();
-        self.pay(&places)
+        self.pay(&places, Place::NONE)
     }
 }

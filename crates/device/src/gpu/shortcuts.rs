@@ -10,8 +10,10 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 10] =
-    ["lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped"];
+const NAMES: [&str; 16] = [
+    "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
+    "later", "weights", "norms", "route", "queries", "behind",
+];
 
 impl Shortcuts {
     /// None of them.
@@ -38,6 +40,20 @@ impl Shortcuts {
     /// Weights whose layout is the file's are read where the file is mapped, by devices whose
     /// memory is the host's.
     pub const MAPPED: Shortcuts = Shortcuts(512);
+    /// Compressors are fed behind attention in steps of few rows that close no group.
+    pub const LATER: Shortcuts = Shortcuts(1024);
+    /// Attention's weights of few rows are made by the groups that mix the values.
+    pub const WEIGHTS: Shortcuts = Shortcuts(2048);
+    /// Half-width products of one row do a norm before them on their way, and so do all where
+    /// several kinds of products take the row.
+    pub const NORMS: Shortcuts = Shortcuts(4096);
+    /// The chosen experts' gate and up of one row choose them.
+    pub const ROUTE: Shortcuts = Shortcuts(8192);
+    /// Groups that score few rows for the indexer round its queries themselves.
+    pub const QUERIES: Shortcuts = Shortcuts(16_384);
+    /// The shared expert's last product of few rows comes behind the chosen ones' gate and up; else
+    /// it begins when its input is there.
+    pub const BEHIND: Shortcuts = Shortcuts(32_768);
 
     /// The names of all of them.
     #[must_use]
@@ -73,6 +89,7 @@ pub(super) fn leave_out(gpu: &mut Gpu, shortcuts: Shortcuts) -> Result<bool, Err
     gpu.prepared.set(None);
     gpu.config.disabled = shortcuts;
     let lanes = gpu.takes(Shortcuts::LANES);
+    gpu.recorder.gathers = gpu.takes(Shortcuts::LATER);
     gpu.recorder.start_over(&mut *gpu.driver, lanes);
     Ok(true)
 }
@@ -101,6 +118,12 @@ mod tests {
             Shortcuts::HEADS,
             Shortcuts::ONWARD,
             Shortcuts::MAPPED,
+            Shortcuts::LATER,
+            Shortcuts::WEIGHTS,
+            Shortcuts::NORMS,
+            Shortcuts::ROUTE,
+            Shortcuts::QUERIES,
+            Shortcuts::BEHIND,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);
@@ -108,10 +131,6 @@ mod tests {
             assert_eq!(own.to_string(), *name);
         }
         let error = Shortcuts::named("all").expect_err("no such shortcut").to_string();
-        assert!(
-            error
-                .contains("lanes, staged, spread, index, few, wide, halves, heads, onward, mapped"),
-            "{error}"
-        );
+        assert!(error.contains(&NAMES.join(", ")), "{error}");
     }
 }

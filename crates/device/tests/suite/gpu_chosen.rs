@@ -22,7 +22,7 @@ const TOP_K: usize = 2;
 fn blocks(numbers: &mut Numbers, format: Format, elements: usize) -> Arc<Vec<u8>> {
     let info = format.info();
     let halves: &[usize] = match format {
-        Format::Iq2Xxs => &[0],
+        Format::Iq2Xxs | Format::Q8_0 => &[0],
         Format::Q2K => &[80, 82],
         Format::Q4K => &[0, 2],
         _ => return encode(format, &numbers.floats(elements, 0.2)),
@@ -89,6 +89,63 @@ fn slots_of_chosen_experts() {
         if case.d < 4096 || case.inner < 2048 {
             let other = experts_of(Bench::gpu_with(others), case);
             assert!(found == other, "case {index}, other kernels");
+        }
+    }
+}
+
+/// A row's choice and its experts: the sum, the ids and their weights.
+fn choice_of(mut bench: Bench, gate: Format, by_token: bool) -> [Vec<u32>; 3] {
+    const EXPERTS: usize = 40;
+    let (d, inner) = (4096, 32);
+    let mut numbers = Numbers(43);
+    bench.cpu.begin(&Step::single(&[2], 0)).expect("a step");
+    let mut ffn = |stack: usize| {
+        let mut matrix = |format, rows: usize, columns: usize| {
+            let bytes = blocks(&mut numbers, format, stack * rows * columns);
+            bench.encoded(format, [stack, rows, columns], bytes)
+        };
+        Ffn {
+            gate: matrix(gate, inner, d),
+            up: matrix(gate, inner, d),
+            down: matrix(Format::Q8_0, d, inner),
+        }
+    };
+    let (routed, shared) = (ffn(EXPERTS), ffn(1));
+    let mut numbers = Numbers(44);
+    let mut scores = numbers.floats(EXPERTS, 1.0);
+    // Equal ones, in one simdgroup's experts and in two.
+    (scores[7], scores[33]) = (scores[6], scores[6]);
+    scores[39] = f32::NAN;
+    let x = bench.floats(&numbers.floats(d, 1.0));
+    let (logits, bias) = (bench.floats(&scores), bench.floats(&[0.25; EXPERTS]));
+    let table = bench.ids(&[1, 2, 3, 4, 5, 6, 38, 0, 17]);
+    let (ids, weights, out) = (bench.ids(&[0; 3]), bench.zeros(3), bench.zeros(d));
+    let by = match by_token {
+        true => RouteBy::Token { table },
+        false => RouteBy::Score { bias },
+    };
+    let a = Route { logits, experts: EXPERTS, by, top_k: 3, scale: 1.5, ids, weights };
+    bench.cpu.route(&a).expect("fits");
+    let a = Experts { x, routed, shared, ids, weights, top_k: 3, limit: 7.0, out };
+    bench.cpu.experts(&a).expect("fits");
+    [bits(&bench.read(out)), bench.read_ids(ids), bits(&bench.read(weights))]
+}
+
+/// Gate and up that choose the experts themselves have the bits of the CPU, and of a choice that
+/// was made before.
+#[test]
+fn a_choice_on_the_way() {
+    let apart = GpuConfig { disabled: Shortcuts::ROUTE, ..GpuConfig::default() };
+    let together = GpuConfig { required: Shortcuts::ROUTE, ..GpuConfig::default() };
+    for gate in [Format::Iq2Xxs, Format::Q4K] {
+        for by_token in [false, true] {
+            let wanted = choice_of(Bench::scalar(), gate, by_token);
+            let found = choice_of(Bench::gpu_with(together), gate, by_token);
+            assert!(found == wanted, "{gate:?} by token: {by_token}");
+            if gate == Format::Iq2Xxs {
+                let found = choice_of(Bench::gpu_with(apart), gate, by_token);
+                assert!(found == wanted, "apart, by token: {by_token}");
+            }
         }
     }
 }

@@ -173,6 +173,39 @@ fn blocks_that_were_left_are_those_of_the_floats() {
     }
 }
 
+/// A norm and products of its result in formats of several kinds: the products and the row.
+fn normed(mut bench: Bench, columns: usize, n: usize) -> Vec<Vec<u32>> {
+    let mut numbers = Numbers(columns as u64);
+    bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+    let x = bench.floats(&numbers.floats(2 * columns, 1.0)[..n * columns]);
+    let weight = bench.floats(&numbers.floats(columns, 1.0));
+    let outputs =
+        [(Format::F16, 21), (Format::Q8_0, 9), (Format::Bf16, 5)].map(|(format, rows)| {
+            let bytes = encode(format, &numbers.floats(rows * columns, 0.2));
+            (bench.encoded(format, [1, rows, columns], bytes), bench.zeros(n * rows))
+        });
+    bench.cpu.rms_norm(&RmsNorm { x, rows: n, weight, eps: 1e-6, out: x }).expect("fits");
+    bench.cpu.project(&Project { x, rows: n, outputs: &outputs }).expect("fits");
+    let outputs = outputs.map(|(_, out)| out);
+    outputs.into_iter().chain([x]).map(|out| bits(&bench.read(out))).collect()
+}
+
+/// Products of several kinds that do a norm on their way have the bits of a norm before them, and
+/// of two rows.
+#[test]
+fn norms_on_the_way() {
+    let config = |required, disabled| GpuConfig { required, disabled, ..GpuConfig::default() };
+    for columns in [256, 768, 2048] {
+        let way = Bench::gpu_with(config(Shortcuts::NORMS, Shortcuts::NONE));
+        let found = normed(way, columns, 1);
+        let before = Bench::gpu_with(config(Shortcuts::NONE, Shortcuts::NORMS));
+        assert!(found == normed(before, columns, 1), "{columns} columns, the norm before");
+        for (one, two) in found.iter().zip(normed(Bench::gpu(), columns, 2)) {
+            assert!(one[..] == two[..one.len()], "{columns} columns, two rows");
+        }
+    }
+}
+
 /// Rows that go through a low rank, heads, attention and its output.
 struct AttentionRows {
     position: usize,
@@ -278,10 +311,8 @@ fn attention_of_one_row_and_of_many() {
         AttentionRows { position: 60, rows: 6, ratio: 4, top_k: 9 },
         AttentionRows { position: 700, rows: 5, ratio: 1, top_k: 0 },
     ];
-    let plain = GpuConfig {
-        disabled: Shortcuts::named("staged").expect("it is one"),
-        ..GpuConfig::default()
-    };
+    let plain =
+        GpuConfig { disabled: Shortcuts::STAGED.with(Shortcuts::WEIGHTS), ..GpuConfig::default() };
     for case in cases {
         let many = attention(Bench::gpu(), &case, &encoded, &[case.rows]);
         let ones = vec![1; case.rows];

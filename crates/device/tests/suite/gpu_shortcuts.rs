@@ -89,8 +89,8 @@ fn sublayers(
 
 #[test]
 fn no_shortcut_changes_a_bit() {
-    let all =
-        ["lanes", "staged", "spread", "index"].map(|name| Shortcuts::named(name).expect(name));
+    let names = ["lanes", "staged", "spread", "index", "later", "weights", "norms", "route"];
+    let all = names.map(|name| Shortcuts::named(name).expect(name));
     let none = all.into_iter().fold(Shortcuts::NONE, Shortcuts::with);
     for mix in MIXES {
         let mut encoded = Vec::new();
@@ -101,7 +101,9 @@ fn no_shortcut_changes_a_bit() {
         let wanted = run(none, false);
         let taken = run(Shortcuts::NONE, false);
         assert!(taken == wanted, "all shortcuts with {mix:?}");
-        assert!(run(Shortcuts::NONE, true) == wanted, "another order with {mix:?}");
+        for left in [Shortcuts::NONE, Shortcuts::BEHIND] {
+            assert!(run(left, true) == wanted, "another order with {mix:?} without {left}");
+        }
     }
 }
 

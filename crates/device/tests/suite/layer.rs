@@ -543,18 +543,20 @@ fn index_choice_of_long_contexts() {
     let mut numbers = Numbers(8);
     let mut own = vec![0u8; distinct * fp4::INDEXER_BYTES];
     fp4::encode_rows(&numbers.floats(distinct * width, 1.0), &mut own);
-    let (q, weights) = (numbers.floats(2 * width, 1.0), numbers.floats(2, 1.0));
+    let (heads, ratio) = (5, 1);
+    let (q, weights) = (numbers.floats(heads * width, 1.0), numbers.floats(heads, 1.0));
+    let frequencies: Vec<f32> = (0..32).map(|i| 0.8f32.powi(i)).collect();
     let most = 16_500;
     let rows: Vec<u8> = own.iter().copied().cycle().take(most * fp4::INDEXER_BYTES).collect();
     let choices = |mut bench: Bench| -> Vec<Vec<u32>> {
         let buffer = bench.empty(Element::Fp4Row, most);
         bench.cpu.write(buffer, 0, &rows).expect("fits");
-        let rope = bench.cpu.rope(&[]).expect("an empty table");
+        let rope = bench.cpu.rope(&frequencies).expect("a table");
         let (weights, out) = (bench.floats(&weights), bench.empty(Element::U32, top_k));
         let mut choose = |visible: usize| {
             bench.cpu.begin(&Step::single(&[0], visible - 1)).expect("a step");
             let q = bench.floats(&q);
-            let (heads, ratio, rows) = (2, 1, &[buffer][..]);
+            let rows = &[buffer][..];
             let select = IndexSelect { q, weights, heads, width, rope, ratio, top_k, rows, out };
             bench.cpu.index_select(&select).expect("fits");
             bench.read_ids(out)

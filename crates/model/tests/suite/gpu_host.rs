@@ -135,7 +135,10 @@ fn nano_as_users_run_it() {
     let golden = Fixture::open("nano/golden.safetensors");
     let ids = &golden.tokens("text.ids")[..PROMPT];
     let (config, options) = default_mode(1, None);
-    let mut gpu = GpuRunner::new(&nano("nano.gguf"), None, false, options.clone());
+    // Launches in another order that their lanes allow, where groups close and where none does.
+    let other = GpuConfig { reorder: true, ..GpuConfig::default() };
+    let mut gpu =
+        GpuRunner::on(Gpu::host(other).unwrap(), &nano("nano.gguf"), None, options.clone());
     let whole = gpu.cuts(ids, &[PROMPT]);
     let pieces = gpu.cuts(ids, &[1, 8, 3, 1]);
     pieces.assert_same_bits(&whole, "steps of other lengths");
@@ -198,4 +201,25 @@ fn weights_in_the_hosts_memory_are_not_there_twice() {
     assert_eq!((copied, mapped), (all, 0));
     assert!(pages.is_none_or(|pages| pages < slack), "{pages:?} of {all}");
     std::fs::remove_file(path).unwrap();
+}
+
+/// Tokens that close no group, short or long, let attention pass their compressors; those that
+/// close one do not. One by one they give the bits of all rows at once, which have no such choice.
+#[test]
+fn groups_that_close_and_those_that_do_not() {
+    const FIRST: usize = 125;
+    const END: usize = 130;
+    let tiny = Tiny::small(9);
+    let ids: Vec<u32> = (0..130).map(|i| (7 * i + i / 5) % 60).collect();
+    let (_, options) = default_mode(1, None);
+    let config = GpuConfig { reorder: true, ..GpuConfig::default() };
+    let mut gpu = GpuRunner::on(Gpu::host(config).unwrap(), &tiny.gguf(), None, options);
+    let whole = gpu.cuts(&ids, &[END]);
+    gpu.state.truncate(FIRST).unwrap();
+    let mut ones = Rows::default();
+    ids[FIRST..].iter().for_each(|id| ones.add(&gpu.step(&[*id], None)));
+    let width = tiny.shape.vocabulary;
+    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+    assert_eq!(ones.logits.len(), (END - FIRST) * width);
+    assert!(ones.logits.iter().zip(&whole.logits[FIRST * width..]).all(same));
 }

@@ -64,6 +64,44 @@ fn behind_the_main_lane() {
     assert_eq!(found.orders, wanted);
 }
 
+/// What begins afresh is no neighbour in a lane of what it waits for, which others go on behind.
+#[test]
+fn afresh_behind_what_it_waits_for() {
+    let fresh = Access { fresh: true, ..kernel(true, 2) };
+    let list = |second| {
+        plan(&[
+            (kernel(true, 1), vec![at(1)]),
+            (second, vec![at(1), at(2)]),
+            (kernel(false, 1), vec![at(3)]),
+        ])
+    };
+    assert_eq!(list(kernel(true, 2)).orders[1], order(1, &[], true));
+    assert_eq!(list(fresh).orders[1], order(2, &[0], true));
+}
+
+/// Who waits for another lane takes along what is old in all.
+#[test]
+fn old_launches_are_gathered() {
+    let launches = [
+        (kernel(true, 1), vec![at(1)]),
+        (kernel(true, 1), vec![at(2)]),
+        (kernel(false, 1), vec![at(3)]),
+        (kernel(false, 1), vec![at(4)]),
+        (kernel(false, 1), vec![at(5)]),
+        (kernel(false, 1), vec![at(6)]),
+        (kernel(false, 2), vec![at(2), at(7)]),
+        (kernel(false, 2), vec![at(1), at(7)]),
+    ];
+    let waits = |gathers| {
+        let mut planner = Planner { gathers, ..Planner::default() };
+        launches.iter().for_each(|(access, places)| planner.push(*access, places));
+        let orders = planner.finish().orders;
+        [6, 7].map(|index: usize| orders[index].waits.clone())
+    };
+    assert_eq!(waits(false), [vec![1], vec![0]]);
+    assert_eq!(waits(true), [vec![1, 0], vec![]]);
+}
+
 /// Nothing passes a launch of which nothing is known, and memory behind tables counts too.
 #[test]
 fn what_is_not_known_is_passed_by_nobody() {
@@ -164,6 +202,8 @@ fn the_table_is_the_text() {
             "SHARDS_BUFFERS",
             "POST_SHARDS_BUFFERS",
             "ATTEND_MIX_BUFFERS",
+            "ATTEND_MADE_BUFFERS",
+            "ROUTED_BUFFERS",
         ];
         let buffers = macros.into_iter().rfind(|own| parameters.starts_with(own));
         let parameters = match buffers {

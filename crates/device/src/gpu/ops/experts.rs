@@ -1,6 +1,7 @@
 //! The router and the expert sum.
 
 use super::super::arguments::{ActivateArgs, CellsArgs, RouteArgs, SortArgs, TileOfSlots};
+use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, Shortcuts, Weights, check, size, small};
@@ -48,10 +49,26 @@ pub(in super::super) fn route(gpu: &mut Gpu, a: &Route) -> Result<(), Error> {
         rows: gpu.n(),
     };
     let places = [logits, bias, table, gpu.tokens(), ids, weights];
-    let grid = [gpu.n(), 1, 1];
-    match a.experts > 32 {
-        true => gpu.launch("route_ranks", grid, ROW_GROUP, &places, &arguments),
-        false => gpu.launch("route", grid, 32, &places, &arguments),
+    if n == 1 && gpu.takes(Shortcuts::ROUTE) && !gpu.narrowed.is_part() {
+        return gpu.owe(Owed { at: ids, len: a.top_k, work: Work::Route { places, arguments } });
+    }
+    if n == 1 {
+        let why = || "a part of a step, or it is disabled".to_owned();
+        gpu.goes_without(Shortcuts::ROUTE, operation, why)?;
+    }
+    route_plain(gpu, &places, &arguments)
+}
+
+/// Records a choice by itself.
+pub(in super::super) fn route_plain(
+    gpu: &mut Gpu,
+    places: &[Place; 6],
+    arguments: &RouteArgs,
+) -> Result<(), Error> {
+    let grid = [arguments.rows, 1, 1];
+    match arguments.experts > 32 {
+        true => gpu.launch("route_ranks", grid, ROW_GROUP, places, arguments),
+        false => gpu.launch("route", grid, 32, places, arguments),
     }
 }
 
@@ -339,13 +356,36 @@ pub(in super::super) fn experts(gpu: &mut Gpu, a: &Experts, cells: Cells) -> Res
         scratch: ROUTED,
         planes_out: 2,
     };
-    let shape = [n, d];
-    let opened = gpu.beside(|gpu| shared.open(gpu, &mut inputs, x, shape))?;
-    let inner = routed.open(gpu, &mut inputs, x, shape)?;
-    // Groups of a product that only wait would keep those of gate and up out.
-    let shards = gpu.behind(|gpu| shared.close(gpu, opened, a.limit))?;
-    let halves = routed.close(gpu, inner, a.limit)?;
+    let [shards, halves] = products(gpu, [&shared, &routed], &mut inputs, (x, [n, d]), a.limit)?;
     add_cells(gpu, [ids, halves, shards, out], cells, [d, a.top_k])
+}
+
+/// What the last matrices of the shared expert and of the chosen ones give.
+fn products(
+    gpu: &mut Gpu,
+    [shared, routed]: [&Half<'_>; 2],
+    inputs: &mut Inputs,
+    (x, shape): (Place, [usize; 2]),
+    limit: f32,
+) -> Result<[Place; 2], Error> {
+    let opened = gpu.beside(|gpu| shared.open(gpu, inputs, x, shape))?;
+    // Groups of a product that only wait would keep those of gate and up out: it comes behind
+    // these, or begins when what it waits for has ended.
+    let early = match gpu.takes(Shortcuts::BEHIND) {
+        true => None,
+        false => Some(gpu.afresh(|gpu| shared.close(gpu, opened, limit))?),
+    };
+    let gate = (routed.matrices.weights[0].format(), shape[1]);
+    let ids = routed.stacked.map_or(Place::NONE, |stacked| stacked.ids);
+    if gpu.owed_of(ids).is_some() && !chosen::routes(gpu, gate) {
+        gpu.goes_without(Shortcuts::ROUTE, "experts", || format!("gate is {:?}", gate.0))?;
+    }
+    let inner = routed.open(gpu, inputs, x, shape)?;
+    let shards = match early {
+        Some(shards) => shards,
+        None => gpu.behind(|gpu| shared.close(gpu, opened, limit))?,
+    };
+    Ok([shards, routed.close(gpu, inner, limit)?])
 }
 
 /// The sum of the cells; `places` are ids, halves, shards and the result.

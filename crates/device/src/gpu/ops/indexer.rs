@@ -16,6 +16,8 @@ const OPERATION: &str = "index_select";
 const SCORES_MAX: usize = 1 << 26;
 /// Threads of a group that scores few rows: a simdgroup an eighth of the heads.
 const FEW_GROUP: u32 = 256;
+/// `INDEX_HEADS` of the kernels.
+const HEADS_MAX: usize = 64;
 /// Threads of a group that chooses.
 const CHOOSE_GROUP: u32 = 512;
 /// The same for few rows, each of which should not wait for a small group.
@@ -52,6 +54,46 @@ fn require(gpu: &Gpu, n: usize, taken: bool) -> Result<(), Error> {
     }
     let why = || "rows of floats, or it is disabled".to_owned();
     gpu.goes_without(Shortcuts::INDEX, OPERATION, why)
+}
+
+/// Whether groups that score round the queries themselves.
+fn makes_queries(gpu: &Gpu, a: &IndexSelect<'_>, n: usize, fp4_rows: bool) -> Result<bool, Error> {
+    let able = gpu.takes(Shortcuts::INDEX) && fp4_rows && a.heads <= HEADS_MAX;
+    if n > FEW_ROWS || (able && gpu.takes(Shortcuts::QUERIES)) {
+        return Ok(n <= FEW_ROWS);
+    }
+    let why = || format!("{} heads, rows of floats, or it is disabled", a.heads);
+    gpu.goes_without(Shortcuts::QUERIES, OPERATION, why)?;
+    Ok(false)
+}
+
+/// Scores of `count` of a step's `n` rows; `places` are queries, weights, positions, spans, rows,
+/// the result, and angles for kernels that round the queries.
+fn score(
+    gpu: &mut Gpu,
+    arguments: &mut IndexArgs,
+    places: &[Place; 7],
+    [n, count]: [usize; 2],
+    made: bool,
+) -> Result<(), Error> {
+    let few = n <= SOME_ROWS && gpu.takes(Shortcuts::INDEX);
+    let (name, keys, group) = match (arguments.fp4 == 1, few) {
+        (true, true) => ("index_scores_few", 32, FEW_GROUP),
+        (true, false) => ("index_scores_fp4", GROUP, GROUP),
+        (false, _) => ("index_scores_f32", GROUP, GROUP),
+    };
+    let tiles = arguments.stride.div_ceil(arguments.ranks).div_ceil(keys);
+    let count = small(OPERATION, count)?;
+    gpu.through_tables(hidden::INDEX, 0);
+    if !made {
+        return gpu.launch(name, [tiles, count, 1], group, &places[..6], arguments);
+    }
+    // A group rounds all queries, so there are no more than the device runs at once.
+    arguments.groups = tiles.min(2 * gpu.multiprocessors());
+    let [q, weights, positions, span_of, rows, scores, table] = *places;
+    let places = [q, table, weights, positions, span_of, rows, scores];
+    let grid = [arguments.groups, count, 1];
+    gpu.launch("index_scores_made", grid, FEW_GROUP, &places, arguments)
 }
 
 /// The kernel that chooses for so many rows, and threads of its group.
@@ -166,7 +208,8 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
     };
     let queries = gpu.scratch(Scratch::Queries, size(&[n, a.heads, fp4::INDEXER_BYTES]))?;
     let scoring = keys_max > a.top_k;
-    if scoring {
+    let made = scoring && makes_queries(gpu, a, n, fp4_rows)?;
+    if scoring && !made {
         let places = [q, table, positions, queries];
         let grid = [arguments.heads, gpu.n(), 1];
         gpu.launch("index_queries", grid, GROUP, &places, &arguments)?;
@@ -174,23 +217,15 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
     let batch = (SCORES_MAX / keys_max.max(1)).clamp(1, n);
     let scores = gpu.scratch(Scratch::Scores, size(&[batch, keys_max, 4]))?;
     for first in (0..n).step_by(batch) {
-        let count = small(OPERATION, batch.min(n - first))?;
+        let count = batch.min(n - first);
         arguments.row0 = small(OPERATION, first)?;
         if scoring {
-            let few = n <= SOME_ROWS && gpu.takes(Shortcuts::INDEX);
-            require(gpu, n, few && fp4_rows)?;
-            let (name, q, keys, group) = match fp4_rows {
-                true if few => ("index_scores_few", queries, 32, FEW_GROUP),
-                true => ("index_scores_fp4", queries, GROUP, GROUP),
-                false => ("index_scores_f32", q, GROUP, GROUP),
-            };
-            let places = [q, weights, positions, span_of, rows, scores];
-            let own = arguments.stride.div_ceil(arguments.ranks);
-            let grid = [own.div_ceil(keys), count, 1];
-            gpu.through_tables(hidden::INDEX, 0);
-            gpu.launch(name, grid, group, &places, &arguments)?;
+            require(gpu, n, n <= SOME_ROWS && gpu.takes(Shortcuts::INDEX) && fp4_rows)?;
+            let q = if fp4_rows && !made { queries } else { q };
+            let places = [q, weights, positions, span_of, rows, scores, table];
+            score(gpu, &mut arguments, &places, [n, count], made)?;
         }
-        let (places, grid) = ([scores, positions, out], [count, 1, 1]);
+        let (places, grid) = ([scores, positions, out], [small(OPERATION, count)?, 1, 1]);
         let (name, group) = choose_kernel(gpu, n);
         gpu.launch(name, grid, group, &places, &arguments)?;
     }
