@@ -10,7 +10,13 @@ wanted=" $* "
 seconds_max=${SECONDS_MAX:-490}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
+# Models lie in memory: in SHM, where there is room, or in a file system made for them.
 shm=${SHM:-/dev/shm}
+if [ -z "${SHM:-}" ] && [ "$(df --output=avail -k "$shm" | tail -n 1)" -lt 25000000 ]; then
+    shm=$work/models
+    mkdir "$shm"
+    mount -t tmpfs -o size=60g tmpfs "$shm" 2>/dev/null || echo "models lie on the disk: $shm"
+fi
 model=$shm/flash.gguf
 skipped=
 mkdir -p "$out"
@@ -66,12 +72,11 @@ part() {
     return $code
 }
 
-# The largest model is written beside other work, once.
+# A random model, once.
 writes() {
     local file=$1
     shift
-    [ -e "$file" ] && return
-    ironstar synth "$file" "$@" >>"$work/synth.log" 2>&1 &
+    [ -e "$file" ] || ironstar synth "$file" "$@" >>"$work/synth.log" 2>&1
 }
 
 # What most parts do: `check MODEL WORD...`, `bench NAME WORD...`.

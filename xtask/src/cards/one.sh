@@ -1,9 +1,12 @@
 
 # One card: everything that docs/performance.md says of one, and what nobody has run.
-writes "$model" --shape flash --mix q2 --alias 1 --mtp "$shm/flash-mtp.gguf"
-writes "$shm/eight.gguf" --shape flash --mix q2 --alias 1 --layers 8
-writes "$shm/tiny.gguf" --shape tiny
-writes "$shm/four.gguf" --shape reduced --layers 4 --experts 8
+models() {
+    writes "$model" --shape flash --mix q2 --alias 1 --mtp "$shm/flash-mtp.gguf"
+    writes "$shm/tiny.gguf" --shape tiny
+    writes "$shm/four.gguf" --shape reduced --layers 4 --experts 8
+    writes "$shm/eight.gguf" --shape flash --mix q2 --alias 1 --layers 8
+}
+models &
 
 part nano 120 8 'ready in|one answer|against|reading|oracle|differ' \
     gpu_check models/nano.gguf --against-cpu --prompt 200 --answer 60 --sessions 16 \

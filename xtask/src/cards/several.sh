@@ -1,8 +1,6 @@
 
 # Several cards of one host, one card beside them in the same run.
-big=$shm/flash-q4.gguf
 writes "$model" --shape flash --mix q2 --alias 1
-wait
 seen='loaded|hash of|tokens/s|gates in|to the first|differ|note'
 short="--prompt 2048 --answer 128 --chunk 2048"
 
@@ -32,14 +30,14 @@ part host 50 3 "$seen" check "$model" --prompt 2048 --answer 32 --chunk 2048 --r
 part stages 50 1 tps bench stages --stages 2
 
 # More than one card holds: one refuses it before loading, two run it.
-writes_big() {
-    [ -e "$big" ] || ironstar synth "$big" --shape flash --mix q4 --alias 2
+big() {
+    [ -e "$large" ] || ironstar synth "$large" --shape flash --mix q4 --alias 2
 }
-export -f writes_big
-export big
-part big 60 1 rror writes_big
-part big-one 30 2 'needs|rror' check "$big" --prompt 2048 --answer 32 --chunk 2048
-part big-two 60 3 "$seen" check "$big" --prompt 2048 --answer 32 --chunk 2048 --ranks 2
+export -f big
+export large=$shm/flash-q4.gguf
+part big 60 1 rror big
+part big-one 30 2 'needs|rror' check "$large" --prompt 2048 --answer 32 --chunk 2048
+part big-two 60 3 "$seen" check "$large" --prompt 2048 --answer 32 --chunk 2048 --ranks 2
 
 for n in 4 8; do
     [ "$n" -le "$cards" ] || break
