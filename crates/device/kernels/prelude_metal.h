@@ -158,6 +158,7 @@ COPY(copy16, uint, 4u)
 COPY(copy16, float, 4u)
 COPY(copy8, uint, 2u)
 COPY(copy4, float, 1u)
+FN uint kept(uint x) { return x; }
 #define COPIES_END()
 #define COPIES_WAIT()
 #define COPIES_WAIT_BUT(n)

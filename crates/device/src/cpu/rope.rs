@@ -34,8 +34,10 @@ pub(crate) struct Tables {
 fn cos_sin(frequency: f32, position: usize) -> [f32; 2] {
     #[expect(clippy::cast_precision_loss, reason = "the published angle is this f32 product")]
     let angle = f64::from(position as f32 * frequency);
+    // The two functions at once have the bits of each, and reduce the angle once.
+    let (sin, cos) = libm::sincos(angle);
     #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is meant")]
-    let rounded = [libm::cos(angle) as f32, libm::sin(angle) as f32];
+    let rounded = [cos as f32, sin as f32];
     rounded
 }
 
@@ -152,3 +154,6 @@ fn turn(x: &mut [f32], table: &[f32], direction: f32) {
         *a = rotated;
     }
 }
+
+#[cfg(test)]
+mod tests;

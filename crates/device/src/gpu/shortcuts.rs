@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "later", "weights", "norms", "route", "queries", "behind",
+    "later", "weights", "norms", "route", "queries", "behind", "pairs",
 ];
 
 impl Shortcuts {
@@ -54,6 +54,8 @@ impl Shortcuts {
     /// The shared expert's last product of few rows comes behind the chosen ones' gate and up; else
     /// it begins when its input is there.
     pub const BEHIND: Shortcuts = Shortcuts(32_768);
+    /// Threads of tall float tiles have pairs of rows and slots.
+    pub const PAIRS: Shortcuts = Shortcuts(65_536);
 
     /// The names of all of them.
     #[must_use]
@@ -124,6 +126,7 @@ mod tests {
             Shortcuts::ROUTE,
             Shortcuts::QUERIES,
             Shortcuts::BEHIND,
+            Shortcuts::PAIRS,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

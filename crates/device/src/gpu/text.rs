@@ -82,6 +82,8 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("big_bf16", 57_344),
     ("big_f16_tall", 147_456),
     ("big_bf16_tall", 147_456),
+    ("big_f16_pairs", 147_456),
+    ("big_bf16_pairs", 147_456),
     ("big_f16_few", 73_728),
     ("big_bf16_few", 73_728),
 ];

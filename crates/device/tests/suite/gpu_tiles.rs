@@ -231,6 +231,14 @@ fn large_floats() {
         let x = numbers.floats(n * columns, 1.0);
         let [cpu, gpu] = products(Bench::gpu, format, columns, &rows, &coded, (&x, n));
         assert!(cpu == gpu, "{format}: other bits");
+        if rows[0] >= 128 {
+            let fours = || {
+                let disabled = Shortcuts::PAIRS;
+                Bench::gpu_with(GpuConfig { disabled, ..GpuConfig::default() })
+            };
+            let [_, gpu] = products(fours, format, columns, &rows, &coded, (&x, n));
+            assert!(cpu == gpu, "{format} in fours: other bits");
+        }
     }
 }
 

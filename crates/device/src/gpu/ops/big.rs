@@ -27,6 +27,9 @@ const FLOAT_SLOTS: usize = 32;
 const FEW_ROWS: u32 = 32;
 const FEW_SLOTS: usize = 128;
 
+/// Kernels for tall tiles, and those whose threads have pairs.
+const TALL_PAIRS: [(&str, &str); 2] =
+    [("big_f16_tall", "big_f16_pairs"), ("big_bf16_tall", "big_bf16_pairs")];
 /// For plain products of Q8_0 where four simdgroups multiply together.
 const WIDE_Q8_0: &str = "wide_q8_0";
 
@@ -83,7 +86,11 @@ fn able(gpu: &Gpu, format: Format, [columns, rows]: [usize; 2]) -> Option<Kernel
             // A tall tile of few rows would be empty for the most part.
             && (!kernel.float || kernel.rows == FLOAT_ROWS[0] || rows >= TALL_MIN)
     };
-    kernels(format, columns)?.into_iter().find(fits)
+    let kernel = kernels(format, columns)?.into_iter().find(fits)?;
+    // Those whose threads have pairs of rows and slots need the same.
+    let pairs = TALL_PAIRS.iter().find(|(name, _)| *name == kernel.name);
+    let pairs = pairs.filter(|_| gpu.takes(Shortcuts::PAIRS));
+    Some(Kernel { name: pairs.map_or(kernel.name, |(_, pairs)| pairs), ..kernel })
 }
 
 /// Columns, and the fewest rows of a matrix of a launch.
