@@ -269,7 +269,7 @@ fn rates(
     words: &Words,
     times: Option<&KernelTimes>,
 ) -> Outcome<()> {
-    let mut session = engine.session(prompt.len() + 2 * words.answer + 8)?;
+    let mut session = engine.session(prompt.len() + 2 * words.answer + 2 * card::WARM)?;
     let take = |what: &str| show(times, what);
     take("before");
     engine.forget_checkpoints();
@@ -281,7 +281,7 @@ fn rates(
     take("first");
     let mut hash = hashed(HASH, &logits);
     // The first tokens capture what the others replay.
-    for _ in 0..4 {
+    for _ in 0..card::WARM {
         logits = session.push(engine, best(&logits))?.to_vec();
         hash = hashed(hash, &logits);
     }

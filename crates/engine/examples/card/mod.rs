@@ -19,10 +19,11 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Bound of a logit's distance from the oracle's.
 const TOLERANCE: f32 = 1e-3;
-/// Steps whose logits are compared with those of a session alone, and steps that capture what the
-/// timed ones replay.
+/// Steps whose logits are compared with those of a session alone.
 const COMPARED: usize = 3;
-const WARM: usize = 4;
+/// Steps that capture what the timed ones replay: a list is captured when it comes for the second
+/// time, and one step of four, which closes a group of the compressors, has a list of its own.
+pub const WARM: usize = 9;
 
 fn greedy(tokens: usize) -> Generate {
     Generate {
