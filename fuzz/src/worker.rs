@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Time between two looks of the watchdog.
 const WATCH: Duration = Duration::from_millis(50);
+/// Most time that counts between two looks: when more has gone by the process was stopped.
+const WATCHED_MAX: Duration = Duration::from_millis(200);
 /// What an input did wrong.
 struct Fault {
     /// Equal for inputs that show the same fault.
@@ -145,14 +148,19 @@ fn capture_panics() -> LastPanic {
 fn watch(target: &'static Target, memory: &'static Counting, running: Running, options: &Options) {
     let (folder, limit) = (options.artifacts(target.name), options.input_seconds_max);
     std::thread::spawn(move || {
+        let (mut looked, mut last, mut spent) = (Instant::now(), None, Duration::ZERO);
         loop {
             std::thread::sleep(WATCH);
+            let passed = looked.elapsed().min(WATCHED_MAX);
+            looked = Instant::now();
             let state = lock(&running);
             let Some((input, since)) = state.as_ref() else {
                 continue;
             };
+            spent = if last == Some(*since) { spent + passed } else { Duration::ZERO };
+            last = Some(*since);
             let fault = match memory.refused() {
-                0 if since.elapsed().as_secs_f64() > limit => {
+                0 if spent.as_secs_f64() > limit => {
                     format!("slow: more than {limit} s")
                 }
                 0 => continue,

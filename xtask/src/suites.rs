@@ -40,7 +40,7 @@ struct Ended {
 /// Builds everything and runs it.
 pub fn run(root: &Path) -> Result<()> {
     let begun = Instant::now();
-    let mut suites = programs(root, &["--workspace".to_owned()])?;
+    let mut suites = programs(root)?;
     let mut examples = Command::new("cargo");
     examples.args(["test", "--quiet", "--workspace", "--doc"]).current_dir(root);
     suites.push(Suite { name: "examples of rustdoc".to_owned(), command: examples });
@@ -79,7 +79,8 @@ fn again(failed: &[String]) -> String {
     let mut folders: Vec<&str> = failed.iter().filter_map(|name| name.split(' ').next()).collect();
     folders.dedup();
     let line = |folder: &str| {
-        let package = package(folder);
+        let package =
+            if folder == "xtask" { folder.to_owned() } else { format!("ironstar-{folder}") };
         format!(
             "\n  cargo test --package {package}    (a busy machine: cargo xtask flaky {folder})"
         )
@@ -87,21 +88,16 @@ fn again(failed: &[String]) -> String {
     folders.into_iter().filter(|folder| *folder != "examples").map(line).collect()
 }
 
-/// The package in a folder.
-pub fn package(folder: &str) -> String {
-    if folder == "xtask" { folder.to_owned() } else { format!("ironstar-{folder}") }
-}
-
-/// The test programs of some packages, built.
-pub fn programs(root: &Path, packages: &[String]) -> Result<Vec<Suite>> {
-    parse(&build(root, packages)?)
+/// All test programs, built.
+pub fn programs(root: &Path) -> Result<Vec<Suite>> {
+    parse(&build(root)?)
 }
 
 /// Cargo's messages about the programs that it built. Examples are left to clippy, which checks
 /// them: linking them proves nothing more.
-fn build(root: &Path, packages: &[String]) -> Result<String> {
+fn build(root: &Path) -> Result<String> {
     let mut cargo = Command::new("cargo");
-    cargo.arg("test").args(packages).args(["--tests", "--no-run"]);
+    cargo.args(["test", "--workspace", "--tests", "--no-run"]);
     cargo.arg("--message-format=json-render-diagnostics").current_dir(root);
     let output = cargo.stderr(Stdio::inherit()).output().context("cargo could not be started")?;
     if !output.status.success() {

@@ -20,7 +20,7 @@ const GOLDEN: &str = "tests/golden/cluster/verbs_layout.txt";
 const PACKAGES: &str = "on Debian: apt-get install libibverbs-dev ibverbs-utils";
 /// How long the two ends of a pingpong may take, and how often they are tried: another program
 /// may have the port.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 const TRIES: u16 = 3;
 
 /// Checks everything; `prefix` is where header and programs are, if not in the system's folders

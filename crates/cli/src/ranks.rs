@@ -28,7 +28,7 @@ use std::time::Duration;
 /// How long all ranks may take to load their parts.
 pub const LOADING: Duration = Duration::from_secs(1800);
 /// How long a request waits for a rank that has to be started again.
-const FORM_HERE: Duration = Duration::from_secs(10);
+const FORM_HERE: Duration = Duration::from_secs(30);
 /// The same, where people start ranks on other machines.
 const FORM_AWAY: Duration = Duration::from_secs(120);
 

@@ -283,6 +283,10 @@ impl Shared {
                     service.incoming.clear();
                 }
                 moved = service.step();
+                if moved && ended.is_some() {
+                    // As long as the peer takes what is left, or this thread was stopped.
+                    ended = Some(Instant::now());
+                }
                 let idle = service.leaving.is_none()
                     && service.outgoing.is_empty()
                     && service.unanswered == 0
@@ -443,8 +447,8 @@ impl Service {
     }
 }
 
-/// How long an end that was dropped still tries to send what it was given.
-const LINGER: Duration = Duration::from_secs(2);
+/// How long an end that was dropped still tries to send what it was given while nothing moves.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Puts a part where it belongs: the record so far, and the part that is due next.
 fn accept(

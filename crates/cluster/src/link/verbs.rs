@@ -436,6 +436,8 @@ impl VerbsLink {
         if !self.backlog.is_empty() && self.failed.is_none() {
             self.push_backlog()?;
         }
+        // Looked at before the device is: a thread that was stopped meanwhile sees what arrived.
+        let over = self.closed.is_some_and(|since| since.elapsed() >= GRACE);
         if self.arrived.is_empty() {
             self.poll();
         }
@@ -447,7 +449,6 @@ impl VerbsLink {
             if self.empty_looks >= LOOKS {
                 self.look_at_peer();
             }
-            let over = self.closed.is_some_and(|since| since.elapsed() >= GRACE);
             return if over { Err(LinkError::Closed) } else { Ok(None) };
         };
         let length = self.length_of(slot, bytes);
@@ -534,11 +535,11 @@ impl Link for VerbsLink {
 impl Drop for VerbsLink {
     /// What was given to the device leaves before its queue pair ends, if it can leave at all.
     fn drop(&mut self) {
-        let start = Instant::now();
-        while self.failed.is_none()
-            && (self.sent > self.left || !self.backlog.is_empty())
-            && start.elapsed() < GRACE
+        let (start, mut over) = (Instant::now(), false);
+        while self.failed.is_none() && (self.sent > self.left || !self.backlog.is_empty()) && !over
         {
+            // As above: the last look is after the time is over.
+            over = start.elapsed() >= GRACE;
             self.poll();
             if self.push_backlog().is_err() {
                 break;

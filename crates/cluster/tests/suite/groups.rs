@@ -5,8 +5,8 @@ use crate::support::{
 };
 use ironstar_cluster::{Alone, Cluster, Settings, Transport, VerbsSettings, measure};
 use ironstar_device::{Exchange, ExchangeError, GateKind};
-use std::sync::Mutex;
 use std::sync::mpsc::channel;
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 /// Lengths that are less than a message, exactly one, one more, and many.
@@ -132,11 +132,15 @@ fn a_lost_rank_is_replaced_and_the_others_go_on() {
 
 #[test]
 fn an_abort_reaches_everybody_with_its_reason() {
+    let all_know = Barrier::new(3);
     let errors = on_ranks(3, Transport::Shm, &settings(), |mut group| {
         if group.rank() == 1 {
             group.abort("the disk is full");
         }
-        group.gather(GateKind::Status, &[1], &mut [0; 3]).expect_err("rank 1 gave up")
+        let error = group.gather(GateKind::Status, &[1], &mut [0; 3]);
+        // A link that closes before the reason is heard is a reason too.
+        all_know.wait();
+        error.expect_err("rank 1 gave up")
     });
     for error in errors {
         assert!(error.to_string().contains("the disk is full"), "{error}");

@@ -5,6 +5,7 @@
 use crate::support::{PATIENCE, keyed, part, verbs};
 use ironstar_cluster::{Cluster, Deadlines, Member, Settings, Transport};
 use ironstar_device::{Exchange, GateKind};
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -94,6 +95,7 @@ struct Rank {
     process: Child,
     input: ChildStdin,
     lines: Receiver<String>,
+    whole: Cell<bool>,
 }
 
 impl Rank {
@@ -109,7 +111,7 @@ impl Rank {
         };
         let words = ["--exact", "processes::child", "--ignored", "--nocapture"];
         let command = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.stderr(Stdio::null()).spawn().expect("a process");
+        let mut process = command.spawn().expect("a process");
         let mut input = process.stdin.take().expect("it was asked for");
         writeln!(input, "{address} {rank} {}", transport.name()).expect("it reads");
         let output = process.stdout.take().expect("it was asked for");
@@ -122,7 +124,7 @@ impl Rank {
                 }
             }
         });
-        Self { process, input, lines }
+        Self { process, input, lines, whole: Cell::new(false) }
     }
 
     fn signal(&self, name: &str) {
@@ -132,23 +134,36 @@ impl Rank {
         assert!(sent.is_ok_and(|status| status.success()), "`kill -{name}` of a child");
     }
 
-    /// The next line that begins with `wanted`; those before it say that the group broke and is
-    /// whole.
+    /// Its next line.
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("a rank says something in time")
+    }
+
+    /// The next line that begins with `wanted`; those before it say how its group is.
     fn hears(&self, wanted: &str) -> String {
         loop {
-            let line = self.lines.recv_timeout(PATIENCE).expect("a rank says something in time");
+            let line = self.line();
             if line.starts_with(wanted) {
                 return line;
             }
-            let is_other = line == "whole" || line.starts_with("broken");
-            assert!(is_other, "`{wanted}` is due and not `{line}`");
+            self.note(&line);
         }
     }
 
-    /// Says from now on that the group broke.
-    fn breaks(&self) {
-        while self.lines.try_recv().is_ok() {}
-        self.hears("broken");
+    /// Its group is whole, or is broken, as far as it has said; waits until it is. On a busy
+    /// machine it may have broken before the test breaks it.
+    fn becomes(&self, whole: bool) {
+        while let Ok(line) = self.lines.try_recv() {
+            self.note(&line);
+        }
+        while self.whole.get() != whole {
+            self.note(&self.line());
+        }
+    }
+
+    fn note(&self, line: &str) {
+        self.whole.set(line == "whole");
+        assert!(self.whole.get() || line.starts_with("broken"), "{line}");
     }
 }
 
@@ -225,8 +240,8 @@ fn start(place: &Place, transport: Transport) -> (Rank, Rank, SocketAddr) {
         address.set_ip("10.77.0.1".parse().expect("an address"));
     }
     let second = Rank::start(place, 1, address, transport);
-    first.hears("whole");
-    second.hears("whole");
+    first.becomes(true);
+    second.becomes(true);
     (first, second, address)
 }
 
@@ -239,11 +254,11 @@ fn kill_and_replace(
     address: SocketAddr,
 ) {
     second.process.kill().expect("it runs");
-    first.breaks();
+    first.becomes(false);
     drop(second);
     let mut third = Rank::start(place, 1, address, transport);
-    first.hears("whole");
-    third.hears("whole");
+    first.becomes(true);
+    third.becomes(true);
     let mut first = first;
     writeln!(first.input, "end").expect("it reads");
     first.hears("end");
@@ -272,21 +287,21 @@ fn ranks_in_processes_survive_a_cut_cable_and_a_killed_rank() {
             let cable = |state| assert!(ip(&format!("-n {} link set v0 {state}", names[0])));
             cable("down");
             let cut = Instant::now();
-            first.breaks();
-            second.breaks();
+            first.becomes(false);
+            second.becomes(false);
             println!("noticed after {:?}", cut.elapsed());
             cable("up");
             let back = Instant::now();
-            first.hears("whole");
-            second.hears("whole");
+            first.becomes(true);
+            second.becomes(true);
             println!("whole {:?} after the cable is back", back.elapsed());
         }
     }
     // A rank that stands still is given up, and is welcome when it goes on.
     second.signal("STOP");
-    first.breaks();
+    first.becomes(false);
     second.signal("CONT");
-    first.hears("whole");
-    second.hears("whole");
+    first.becomes(true);
+    second.becomes(true);
     kill_and_replace(&place, Transport::Tcp, first, second, address);
 }
