@@ -24,7 +24,8 @@ PACKAGES = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"
 # The first messages of a compiler say what is wrong.
 LINES_MAX = 30
 # Kernels that multiply on matrix units; those of floats have an order of sums that units lack.
-MATRIX_UNITS = re.compile(r"tile_|few_tiles_|big_(?!f16|bf16)|wide_|attend_tiles|attend_heads")
+MATRIX_UNITS = re.compile(
+    r"tile_|few_tiles_|big_(?!f16|bf16)|wide_|attend_tiles|attend_heads|index_scores_tiles")
 
 
 def compiler():

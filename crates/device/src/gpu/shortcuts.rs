@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 19] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "later", "weights", "norms", "route", "queries", "behind", "pairs",
+    "later", "weights", "norms", "route", "queries", "behind", "pairs", "ahead", "scores",
 ];
 
 impl Shortcuts {
@@ -56,6 +56,10 @@ impl Shortcuts {
     pub const BEHIND: Shortcuts = Shortcuts(32_768);
     /// Threads of tall float tiles have pairs of rows and slots.
     pub const PAIRS: Shortcuts = Shortcuts(65_536);
+    /// Groups that make a tile of chosen experts ask for the weights of one that comes after it.
+    pub const AHEAD: Shortcuts = Shortcuts(131_072);
+    /// The indexer scores very many rows on matrix units.
+    pub const SCORES: Shortcuts = Shortcuts(262_144);
 
     /// The names of all of them.
     #[must_use]
@@ -127,6 +131,8 @@ mod tests {
             Shortcuts::QUERIES,
             Shortcuts::BEHIND,
             Shortcuts::PAIRS,
+            Shortcuts::AHEAD,
+            Shortcuts::SCORES,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

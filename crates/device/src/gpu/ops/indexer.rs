@@ -18,6 +18,10 @@ const SCORES_MAX: usize = 1 << 26;
 const FEW_GROUP: u32 = 256;
 /// `INDEX_HEADS` of the kernels.
 const HEADS_MAX: usize = 64;
+/// `INDEX_ROWS` of the kernels.
+const TILE_ROWS: u32 = 16;
+/// Threads of a group that scores on matrix units, and its keys.
+const TILE_GROUP: u32 = 128;
 /// Threads of a group that chooses.
 const CHOOSE_GROUP: u32 = 512;
 /// The same for few rows, each of which should not wait for a small group.
@@ -85,6 +89,12 @@ fn score(
     let tiles = arguments.stride.div_ceil(arguments.ranks).div_ceil(keys);
     let count = small(OPERATION, count)?;
     gpu.through_tables(hidden::INDEX, 0);
+    if name == "index_scores_fp4" && n > SOME_ROWS && gpu.takes(Shortcuts::SCORES) {
+        arguments.groups = count;
+        let keys = arguments.stride.div_ceil(TILE_GROUP);
+        let grid = [keys, count.div_ceil(TILE_ROWS), 1];
+        return gpu.launch("index_scores_tiles", grid, TILE_GROUP, &places[..6], arguments);
+    }
     if !made {
         return gpu.launch(name, [tiles, count, 1], group, &places[..6], arguments);
     }
@@ -235,3 +245,6 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(all(test, feature = "host-driver"))]
+mod tests;

@@ -1,0 +1,106 @@
+use super::*;
+use crate::{Arena, Backend, Buffer, GpuConfig, Rope, Span, Step};
+
+const HEADS: usize = 10;
+const WIDTH: usize = 128;
+const RATIO: usize = 4;
+const TOP_K: usize = 6;
+
+/// Numbers from a seed, 0 to 255.
+struct Bytes(u64);
+
+impl Iterator for Bytes {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        Some(self.0.to_le_bytes()[6])
+    }
+}
+
+impl Bytes {
+    fn floats(&mut self, len: usize) -> Vec<f32> {
+        self.by_ref().take(len).map(|byte| f32::from(byte) / 64.0 - 2.0).collect()
+    }
+}
+
+fn floats(gpu: &mut Gpu, arena: Arena, values: &[f32]) -> Buffer {
+    let buffer = gpu.alloc(arena, Element::F32, values.len()).expect("there is memory for a test");
+    gpu.write_f32(buffer, 0, values).expect("the buffers fit the shapes");
+    buffer
+}
+
+/// Compressed rows of FP4 with exponents from `least` on, so many of them.
+fn keys(gpu: &mut Gpu, arena: Arena, bytes: &mut Bytes, [least, many]: [u8; 2]) -> Buffer {
+    let rows = 40;
+    let mut raw: Vec<u8> = bytes.by_ref().take(rows * fp4::INDEXER_BYTES).collect();
+    for row in raw.chunks_exact_mut(fp4::INDEXER_BYTES) {
+        row[64..].iter_mut().for_each(|exponent| *exponent = least + *exponent % many);
+    }
+    let buffer = gpu.alloc(arena, Element::Fp4Row, rows).expect("there is memory for a test");
+    gpu.write(buffer, 0, &raw).expect("the buffers fit the shapes");
+    buffer
+}
+
+/// The scores of all rows that choose, bit by bit, and the choice, of two spans whose rows share a
+/// tile.
+fn scored(disabled: Shortcuts, exponents: [u8; 2]) -> (Vec<u32>, Vec<u8>) {
+    let mut gpu = Gpu::host(GpuConfig { disabled, ..GpuConfig::default() })
+        .expect("the machine has a compiler");
+    let arena = gpu.arena();
+    let spans = [(0..13, 20), (13..18, 121)];
+    let spans = spans.map(|(rows, position)| Span { rows, position });
+    let n = 18;
+    gpu.begin(&Step { tokens: vec![0; n], spans: spans.to_vec() })
+        .expect("a step of few rows is taken");
+    let frequencies: Vec<f32> = (0..16).map(|i| 0.7f32.powi(i)).collect();
+    let rope: Rope = gpu.rope(&frequencies).expect("a table is few numbers");
+    let mut bytes = Bytes(9);
+    let rows = [(); 2].map(|()| keys(&mut gpu, arena, &mut bytes, exponents));
+    let q = floats(&mut gpu, arena, &bytes.floats(n * HEADS * WIDTH));
+    let weights = floats(&mut gpu, arena, &bytes.floats(n * HEADS));
+    let out = gpu.alloc(arena, Element::U32, n * TOP_K).expect("there is memory for a test");
+    let select = IndexSelect {
+        q,
+        weights,
+        heads: HEADS,
+        width: WIDTH,
+        rope,
+        ratio: RATIO,
+        top_k: TOP_K,
+        rows: &rows,
+        out,
+    };
+    gpu.index_select(&select).expect("the buffers fit the shapes");
+    let mut choice = vec![0; 4 * n * TOP_K];
+    gpu.read(out, 0, &mut choice).expect("the buffers fit the shapes");
+    let (address, _) = gpu.scratch[&Scratch::Scores];
+    let mut all = vec![0; 4 * n * 40];
+    gpu.driver.download(address, &mut all).expect("the buffers fit the shapes");
+    let visible = |row: usize| {
+        let span =
+            spans.iter().find(|span| span.rows.contains(&row)).expect("every row is of a span");
+        (span.position + row - span.rows.start + 1) / RATIO
+    };
+    let words = all.as_chunks::<4>().0;
+    let chooses = (0..n).filter(|row| visible(*row) > TOP_K);
+    let seen = chooses.flat_map(|row| &words[row * 40..][..visible(row)]);
+    let names = gpu.launches().kernels;
+    let tiles = names.iter().any(|(name, count)| *name == "index_scores_tiles" && *count > 0);
+    assert_eq!(tiles, disabled == Shortcuts::NONE);
+    (seen.map(|word| u32::from_le_bytes(*word)).collect(), choice)
+}
+
+/// Scores on matrix units are those of single rows, also where scales leave the range of floats.
+#[test]
+fn scores_on_matrix_units() {
+    for exponents in [[120, 9], [0, 255]] {
+        let (found, choice) = scored(Shortcuts::NONE, exponents);
+        let (wanted, other) = scored(Shortcuts::SCORES, exponents);
+        assert!(found.iter().any(|bits| *bits != found[0]), "a constant compares nothing");
+        let nan = |bits: &u32| f32::from_bits(*bits).is_nan();
+        let same = found.iter().zip(&wanted).all(|(a, b)| a == b || (nan(a) && nan(b)));
+        assert!(same, "exponents of {exponents:?}: other bits");
+        assert_eq!(choice, other);
+    }
+}
