@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// Lanes, the main one included.
 pub(super) const LANES: usize = 6;
 /// Launches of a list after which one of a side lane has most likely ended.
-const LONG_AGO: usize = 4;
+const LONG_AGO: usize = 3;
 
 /// What a launch touches, beyond what its places say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -10,9 +10,10 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
     "later", "weights", "norms", "route", "queries", "behind", "pairs", "ahead", "scores",
+    "sinkhorn",
 ];
 
 impl Shortcuts {
@@ -60,6 +61,8 @@ impl Shortcuts {
     pub const AHEAD: Shortcuts = Shortcuts(131_072);
     /// The indexer scores very many rows on matrix units.
     pub const SCORES: Shortcuts = Shortcuts(262_144);
+    /// What only the spread behind a sublayer needs is made beside it, for few rows.
+    pub const SINKHORN: Shortcuts = Shortcuts(524_288);
 
     /// The names of all of them.
     #[must_use]
@@ -133,6 +136,7 @@ mod tests {
             Shortcuts::PAIRS,
             Shortcuts::AHEAD,
             Shortcuts::SCORES,
+            Shortcuts::SINKHORN,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

@@ -102,6 +102,29 @@ fn old_launches_are_gathered() {
     assert_eq!(waits(true), [vec![1, 0], vec![]]);
 }
 
+/// The launches of attention over a window: its spread waits for nobody beside, since the scores
+/// have waited for keys, and for the spread's coefficients with them.
+#[test]
+fn a_spread_finds_its_coefficients() {
+    let [next, y, late, low, keys, q, kv, out, z] = std::array::from_fn(|i| at(i as u64 + 1));
+    let launches = [
+        (kernel(false, 1 << 2), vec![z, late, next]),
+        (kernel(false, 1 << 1), vec![next, y]),
+        (kernel(true, 1 << 1), vec![next, late]),
+        (kernel(false, 3 << 1), vec![y, low, keys]),
+        (kernel(false, 1 << 1), vec![low, q]),
+        (kernel(true, 1 << 1), vec![keys, kv]),
+        (kernel(false, 1 << 2), vec![q, kv, out]),
+        (kernel(false, 1 << 1), vec![out, z]),
+        (kernel(false, 1 << 2), vec![z, late, next]),
+    ];
+    let mut planner = Planner { gathers: true, ..Planner::default() };
+    launches.iter().for_each(|(access, places)| planner.push(*access, places));
+    let orders = planner.finish().orders;
+    assert_eq!((orders[6].lane, &orders[6].waits[..]), (0, &[5, 2][..]));
+    assert_eq!((orders[8].lane, &orders[8].waits[..]), (0, &[][..]));
+}
+
 /// Nothing passes a launch of which nothing is known, and memory behind tables counts too.
 #[test]
 fn what_is_not_known_is_passed_by_nobody() {
