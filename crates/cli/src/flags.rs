@@ -558,6 +558,31 @@ pub struct Synth {
     pub force: bool,
 }
 
+/// A random model.
+#[derive(Clone, Copy, Debug)]
+pub struct Random {
+    /// Whose numbers it has.
+    pub shape: SynthShape,
+    /// Formats of the experts.
+    pub mix: SynthMix,
+    /// Only the first so many layers.
+    pub layers: Option<usize>,
+    /// Only so many experts a layer.
+    pub experts: Option<usize>,
+    /// Only so many layers of each kind have data of their own.
+    pub alias: Option<usize>,
+    /// Seed of the values.
+    pub seed: u64,
+}
+
+impl Synth {
+    /// What is made.
+    pub fn random(&self) -> Random {
+        let Synth { shape, mix, layers, experts, alias, seed, .. } = *self;
+        Random { shape, mix, layers, experts, alias, seed }
+    }
+}
+
 /// Shapes by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SynthShape {

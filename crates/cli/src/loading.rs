@@ -54,6 +54,11 @@ pub fn open(model: Option<&Path>, mtp_model: Option<&Path>) -> Result<Opened, Fa
 
 /// An engine as the flags want it, with the model's name.
 pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
+    engine_of(flags, None)
+}
+
+/// The same of a model that is no file.
+pub fn engine_of(flags: &flags::Model, made: Option<Opened>) -> Result<(Engine, Opened), Failure> {
     let group = Group::of_flags(&flags.ranks)?;
     let asks_of_gates = flags.ranks.profile_gates.is_some() || flags.ranks.fake_gates;
     if asks_of_gates && (group.ranks == 1 || group.layers.is_some()) {
@@ -61,7 +66,8 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
                     --ranks N";
         return Err(Failure::caller(text));
     }
-    let opened = open(flags.model.as_deref(), flags.mtp_model.as_deref())?;
+    let named = || open(flags.model.as_deref(), flags.mtp_model.as_deref());
+    let opened = made.map_or_else(named, |made| alone(made, &group))?;
     let options = EngineOptions {
         backend: flags.backend.choice(),
         kernel_cache: kernel_cache(),
@@ -120,6 +126,16 @@ pub fn engine(flags: &flags::Model) -> Result<(Engine, Opened), Failure> {
         engine.set_observer(Some(Box::new(StepPrinter::default())));
     }
     Ok((engine, opened))
+}
+
+/// A model that is no file, if one device is to run it.
+fn alone(made: Opened, group: &Group) -> Result<Opened, Failure> {
+    if group.ranks > 1 || group.layers.is_some() {
+        let text = "a random model without a file is for one device: ranks open a file each, which \
+                    `ironstar synth` writes";
+        return Err(Failure::caller(text));
+    }
+    Ok(made)
 }
 
 /// The cards, where the model is to be on one of them, and says what that will hold. What keeps the

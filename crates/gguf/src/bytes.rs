@@ -1,6 +1,6 @@
 //! Bytes that keep their owner alive: a range of a mapped file, a vector, a part of the program.
 
-use crate::Error;
+use crate::{Error, TensorInfo};
 use std::fs::File;
 use std::io::Read;
 use std::ops::{Deref, Range};
@@ -13,6 +13,24 @@ pub(crate) enum Store {
     Map(Mapped),
     Vec(Vec<u8>),
     Static(&'static [u8]),
+    Made(Made),
+}
+
+/// Makes the data of a tensor.
+pub(crate) type Make = dyn Fn(&TensorInfo) -> Vec<u8> + Send + Sync;
+
+/// The start of a file that is nowhere, and what makes its data.
+pub(crate) struct Made {
+    pub header: Vec<u8>,
+    /// Bytes of header and data.
+    pub bytes: usize,
+    pub make: Box<Make>,
+}
+
+impl std::fmt::Debug for Made {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Made").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
 }
 
 /// A mapped file.
@@ -25,6 +43,14 @@ pub(crate) struct Mapped {
 }
 
 impl Store {
+    /// Bytes of the whole file, also of one that is nowhere.
+    pub(crate) fn file_len(&self) -> usize {
+        match self {
+            Store::Made(made) => made.bytes,
+            held => held.len(),
+        }
+    }
+
     /// Gives the memory of a range of a file back; whoever looks at it again reads it from the
     /// file. Pages that others have mapped stay.
     pub(crate) fn forget(&self, range: Range<usize>) {
@@ -60,6 +86,7 @@ impl Deref for Store {
             Store::Map(mapped) => &mapped.map,
             Store::Vec(vec) => vec,
             Store::Static(bytes) => bytes,
+            Store::Made(made) => &made.header,
         }
     }
 }
@@ -76,6 +103,12 @@ impl Bytes {
     pub(crate) fn new(store: &Arc<Store>, range: Range<usize>) -> Option<Self> {
         store.get(range.clone())?;
         Some(Bytes { store: Arc::clone(store), range })
+    }
+
+    /// All of a vector.
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        Bytes { store: Arc::new(Store::Vec(bytes)), range }
     }
 }
 

@@ -1,11 +1,12 @@
 //! An opened model: one or more files, their tensors checked to lie inside.
 
-use crate::bytes::{Bytes, Store, map};
+use crate::bytes::{Bytes, Made, Store, map};
 use crate::error;
 use crate::header::{self, Header, RawTensor};
 use crate::tensor::{DataPlace, TensorInfo, TensorKind, TensorSpan, element_count};
-use crate::{Error, Metadata};
+use crate::{Error, Metadata, Writer};
 use std::collections::HashMap;
+use std::io::{Seek, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,6 +47,22 @@ impl Gguf {
         Gguf::from_store("the bundled model".into(), Store::Static(bytes))?.whole()
     }
 
+    /// A model that is nowhere: what the writer was told of its keys and tensors, whose data is
+    /// made each time that it is asked for. Tensors that share data get equal bytes.
+    pub fn made<W: Write + Seek>(
+        name: &str,
+        announced: &Writer<W>,
+        make: impl Fn(&TensorInfo) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let (header, data) = announced.announced()?;
+        let bytes = usize::try_from(data).ok().and_then(|data| data.checked_add(header.len()));
+        let bytes = bytes.ok_or_else(|| {
+            error::format(name, "data", format!("{data} bytes"), "this machine counts fewer")
+        })?;
+        let store = Store::Made(Made { header, bytes, make: Box::new(make) });
+        Gguf::from_store(name.into(), store)?.whole()
+    }
+
     /// Keys and values (of the first part).
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
@@ -67,6 +84,16 @@ impl Gguf {
     /// The bytes of a tensor of this model, without a copy.
     pub fn bytes(&self, tensor: &TensorInfo) -> Result<Bytes, Error> {
         let DataPlace { part, range } = self.place(tensor)?;
+        if let Store::Made(made) = &*self.parts[part].store {
+            let bytes = (made.make)(tensor);
+            let (field, found) = (format!("tensor '{}'", tensor.name), bytes.len());
+            if found != range.len() {
+                let wanted = format!("{} are wanted", range.len());
+                let found = format!("{found} bytes were made");
+                return Err(error::format(&self.parts[part].name, &field, found, &wanted));
+            }
+            return Ok(Bytes::of(bytes));
+        }
         let bytes = Bytes::new(&self.parts[part].store, range);
         Ok(bytes.expect("`place` has checked the range"))
     }
@@ -91,7 +118,7 @@ impl Gguf {
                 return wrong(file, "it is of another model".into(), "one of this is wanted");
             }
         };
-        match tensor.span.and_then(|span| span.check(part.store.len())) {
+        match tensor.span.and_then(|span| span.check(part.store.file_len())) {
             Some(range) => Ok(DataPlace { part: tensor.part, range }),
             None => {
                 let found = format!("it is stored as {}", tensor.kind.name());
@@ -120,7 +147,7 @@ impl Gguf {
         self.tensors.reserve(tensors.len());
         self.by_name.reserve(tensors.len());
         for raw in tensors {
-            let tensor = data.checked(&name, store.len(), raw, self.parts.len())?;
+            let tensor = data.checked(&name, store.file_len(), raw, self.parts.len())?;
             let index = self.tensors.len();
             if self.by_name.insert(tensor.name.clone(), index).is_some() {
                 let field = format!("tensor '{}'", tensor.name);

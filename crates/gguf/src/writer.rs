@@ -252,6 +252,11 @@ impl<W: Write + Seek> Writer<W> {
         }
     }
 
+    /// The header of what was announced so far, and how many bytes of data follow it.
+    pub(crate) fn announced(&self) -> Result<(Vec<u8>, u64), Error> {
+        Ok((self.header()?, self.end))
+    }
+
     /// The header, padded.
     fn header(&self) -> Result<Vec<u8>, Error> {
         let mut header = Vec::new();

@@ -1,6 +1,6 @@
 //! Flags of `bench`.
 
-use super::Model;
+use super::{Model, Random, SynthMix, SynthShape};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -23,9 +23,47 @@ pub struct Bench {
     /// One JSON object on standard output
     #[arg(long)]
     pub json: bool,
+    /// A random model instead of a file.
+    #[command(flatten)]
+    pub synth: InMemory,
     /// Which model, on what; --ctx is not used, sessions are as long as the sweep needs.
     #[command(flatten)]
     pub model: Model,
+}
+
+/// A model as `synth` would write it, without the file: tensors are made one after the other as
+/// they are loaded.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Random model")]
+pub struct InMemory {
+    /// Measure a random model of this shape, which needs no file
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "mtp_model"])]
+    pub synth: Option<SynthShape>,
+    /// Formats of its experts; dense matrices are Q8_0
+    #[arg(long, value_name = "NAME", default_value = "q2", requires = "synth")]
+    pub synth_mix: SynthMix,
+    /// Only its first N layers
+    #[arg(long, value_name = "N", requires = "synth")]
+    pub synth_layers: Option<usize>,
+    /// Only N experts a layer
+    #[arg(long, value_name = "N", requires = "synth")]
+    pub synth_experts: Option<usize>,
+    /// Only N layers of each kind have data of their own, which a processor holds once
+    #[arg(long, value_name = "N", requires = "synth",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub synth_alias: Option<usize>,
+    /// Seed of its values
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "synth")]
+    pub synth_seed: u64,
+}
+
+impl InMemory {
+    /// What is made, if that was asked for.
+    pub fn random(&self) -> Option<Random> {
+        let (mix, layers, experts) = (self.synth_mix, self.synth_layers, self.synth_experts);
+        let (alias, seed) = (self.synth_alias, self.synth_seed);
+        self.synth.map(|shape| Random { shape, mix, layers, experts, alias, seed })
+    }
 }
 
 /// What is read and answered.

@@ -170,6 +170,17 @@ fn bench_fills_states_with_random_rows_and_says_so() {
     assert_eq!((row[0], row[1], row[3]), ("2000", "15", "6"), "{shown}");
 }
 
+/// A random model that is nowhere is measured as a file is.
+#[test]
+fn bench_makes_the_model_itself() {
+    let words = "bench --synth tiny --synth-layers 1 --synth-mix q4 --backend cpu --ctx-max 3 -n 2 \
+                 --json";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let report: Value = serde_json::from_str(&text(&words)).expect("JSON");
+    assert_eq!(report["model"], "random tiny of mix q4, seed 1");
+    assert_eq!(report["rows"][0]["gen_tokens"], 2, "{report}");
+}
+
 #[test]
 fn bench_refuses_what_cannot_be_measured() {
     let folder = folder("bench-refused");
@@ -182,6 +193,9 @@ fn bench_refuses_what_cannot_be_measured() {
         ("--step-mul 0.5", "1 or more"),
         ("--ctx-max 4 -n 2 --ids FILE", "the prompt has 5 tokens"),
         ("--ctx-max 40 --ctx-alloc 41", "must fit"),
+        ("--synth tiny --synth-layers 99", "--layers 99: 1 to"),
+        ("--synth tiny --ranks 2", "is for one device"),
+        ("--synth-layers 2", "--synth"),
     ] {
         let words = words.split(' ').map(|word| if word == "FILE" { ids } else { word });
         let words: Vec<&str> = ["bench", "--backend", "cpu"].into_iter().chain(words).collect();

@@ -5,7 +5,7 @@
 
 use crate::common::{Fixture, Rows, Runner, argmax, default_mode, distance, divergence, exact};
 use ironstar_device::{Gpu, GpuConfig, Shortcuts};
-use ironstar_gguf::Gguf;
+use ironstar_gguf::{Gguf, TensorInfo, Writer};
 use ironstar_model::testing::Tiny;
 use ironstar_model::{At, LogitsFor, Model, Observer, Options, Output, State, Step, Wanted, What};
 use std::collections::HashMap;
@@ -222,4 +222,34 @@ fn groups_that_close_and_those_that_do_not() {
     let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
     assert_eq!(ones.logits.len(), (END - FIRST) * width);
     assert!(ones.logits.iter().zip(&whole.logits[FIRST * width..]).all(same));
+}
+
+/// A model whose tensors are made as they are asked for has the bits of the one in a file, on
+/// devices that copy them and on those that keep what was made.
+#[test]
+fn tensors_that_are_made_give_the_bits_of_those_that_are_read() {
+    let tiny = Tiny::small(11);
+    let (read, source) = (tiny.gguf(), tiny.gguf());
+    let mut writer = Writer::new(std::io::empty());
+    tiny.shape.to_metadata().into_iter().for_each(|(k, v)| writer.metadata(&k, v).unwrap());
+    for tensor in source.tensors() {
+        writer.tensor(&tensor.name, tensor.kind, &tensor.dims).unwrap();
+    }
+    let bytes = move |tensor: &TensorInfo| {
+        source.bytes(source.tensor(&tensor.name).unwrap()).unwrap().to_vec()
+    };
+    let made = Gguf::made("made", &writer, bytes).unwrap();
+    let (_, options) = default_mode(1, None);
+    let tokens = tiny.tokens(4);
+    let config = GpuConfig::default();
+    let run = |gpu: Gpu, gguf: &Gguf| {
+        let mut runner = GpuRunner::on(gpu, gguf, None, options.clone());
+        (runner.cuts(&tokens, &[4]), runner.model.fingerprint())
+    };
+    let (wanted, print) = run(Gpu::host_apart(config).unwrap(), &read);
+    for gpu in [Gpu::host_apart(config).unwrap(), Gpu::host(config).unwrap()] {
+        let (rows, own) = run(gpu, &made);
+        rows.assert_same_bits(&wanted, "tensors that are made");
+        assert_eq!(own, print);
+    }
 }

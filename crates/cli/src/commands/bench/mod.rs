@@ -8,6 +8,7 @@ mod report;
 mod sweep;
 
 use crate::bandwidth::{self, Rate};
+use crate::commands::synth;
 use crate::failure::Failure;
 use crate::flags::Bench;
 use crate::{interrupt, loading, outfile, ranks};
@@ -26,7 +27,8 @@ pub fn run(mut flags: Bench) -> Result<(), Failure> {
     // What was read before must be read again, and copies for later runs are no part of reading.
     (flags.model.state_dir, flags.model.state_ram_mib) = (None, 0);
     let cancel = interrupt::cancel_on_interrupt()?;
-    let (mut engine, opened) = loading::engine(&flags.model)?;
+    let made = flags.synth.random().map(|what| synth::in_memory(&what)).transpose()?;
+    let (mut engine, opened) = loading::engine_of(&flags.model, made)?;
     let plan = Plan::new(&flags.sweep, &engine)?;
     let mut facts = facts(&flags, &engine, opened.name, &plan);
     let mut rows = Vec::new();

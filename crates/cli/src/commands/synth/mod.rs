@@ -4,16 +4,18 @@
 //! finite; router logits are spread so that all experts are used. The text that comes out is noise.
 //! Equal flags give equal files. With `--alias K` only K layers have data of their own, which the
 //! others share: a small file that fills a whole card, since every tensor is uploaded for itself.
+//! [`in_memory`] is the same model without a file, for `bench --synth`.
 
 mod blocks;
 mod vocabulary;
 
 use crate::failure::Failure;
-use crate::flags::{Synth, SynthMix, SynthShape};
+use crate::flags::{Random, Synth, SynthMix, SynthShape};
+use crate::loading::Opened;
 use crate::progress::Progress;
 use crate::{loading, outfile};
 use blocks::Tiles;
-use ironstar_gguf::{TensorKind, Value, Writer};
+use ironstar_gguf::{Gguf, TensorInfo, TensorKind, Value, Writer};
 use ironstar_model::Shape;
 use ironstar_model::deepseek_v4::{
     Field, Kind, TensorSpec, drafter_specs, import, known, tensor_specs,
@@ -21,7 +23,9 @@ use ironstar_model::deepseek_v4::{
 use ironstar_quant::Format;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
+use std::io::{Seek, Write};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// Smaller tensors are never shared: norms and scales cost nothing.
 const SHARED_MIN: u64 = 1 << 20;
@@ -32,8 +36,7 @@ const PROMPT_MAX: usize = 1 << 20;
 
 /// Runs the command.
 pub fn run(flags: &Synth) -> Result<(), Failure> {
-    let shape = shape(flags)?;
-    let planned = plan(tensor_specs(&shape), flags.mix, flags.alias)?;
+    let (shape, planned) = planned(&flags.random())?;
     outfile::check(&flags.output, &[], flags.force)?;
     if let Some(path) = &flags.mtp {
         outfile::check(path, &[&flags.output], flags.force)?;
@@ -47,6 +50,43 @@ pub fn run(flags: &Synth) -> Result<(), Failure> {
     let Some(path) = &flags.mtp else { return Ok(()) };
     let block = plan(drafter_specs(&shape), flags.mix, None)?;
     create(flags, path, (&shape, &block, draft_metadata()))
+}
+
+/// Shape and tensors of a random model.
+fn planned(what: &Random) -> Result<(Shape, Vec<Planned>), Failure> {
+    let shape = shape(what)?;
+    let planned = plan(tensor_specs(&shape), what.mix, what.alias)?;
+    Ok((shape, planned))
+}
+
+/// The model that [`run`] would write, whose tensors are made as they are asked for.
+pub fn in_memory(what: &Random) -> Result<Opened, Failure> {
+    let (shape, planned) = planned(what)?;
+    let name = format!("random {:?} of mix {:?}, seed {}", what.shape, what.mix, what.seed);
+    let name = name.to_lowercase();
+    let mut writer = Writer::new(std::io::empty());
+    announce(&mut writer, &planned, metadata(&shape))?;
+    let at = planned.iter().enumerate().map(|(at, tensor)| (tensor.spec.name.clone(), at));
+    let at: HashMap<String, usize> = at.collect();
+    let tiles = Mutex::new(Tiles::new(what.seed));
+    let make = move |tensor: &TensorInfo| {
+        let find = |name: &str| at.get(name).map(|at| &planned[*at]);
+        let found = find(&tensor.name);
+        let owner = found.and_then(|own| own.with.as_deref().map_or(Some(own), find));
+        let mut all = Vec::new();
+        if let Some(owner) = owner {
+            all.reserve_exact(usize::try_from(owner.bytes).unwrap_or(0));
+            let mut tiles = tiles.lock().unwrap_or_else(PoisonError::into_inner);
+            // Nothing refuses a piece; were one missing, the length would tell.
+            let _made = data(&mut tiles, owner, &shape, &mut |piece| {
+                all.extend_from_slice(piece);
+                Ok(())
+            });
+        }
+        all
+    };
+    let gguf = Gguf::made(&name, &writer, make).map_err(|error| loading::from_gguf(&error))?;
+    Ok(Opened { gguf, drafter: None, name })
 }
 
 /// A file's shape, tensors and keys.
@@ -80,7 +120,7 @@ struct Planned {
 }
 
 /// The shape that the flags name, checked as one from a file is.
-fn shape(flags: &Synth) -> Result<Shape, Failure> {
+fn shape(flags: &Random) -> Result<Shape, Failure> {
     let mut shape = match flags.shape {
         SynthShape::Flash => known::flash(),
         SynthShape::Pro => known::pro(),
@@ -161,9 +201,13 @@ fn plan(
     Ok(planned)
 }
 
-fn write(file: &File, (shape, planned, keys): Content<'_>, seed: u64) -> Result<(), Failure> {
+/// Keys and tensors, before any data.
+fn announce<W: Write + Seek>(
+    writer: &mut Writer<W>,
+    planned: &[Planned],
+    keys: Vec<(String, Value)>,
+) -> Result<(), Failure> {
     let from_gguf = |error: ironstar_gguf::Error| loading::from_gguf(&error);
-    let mut writer = Writer::new(file);
     for (key, value) in keys {
         writer.metadata(&key, value).map_err(from_gguf)?;
     }
@@ -175,6 +219,13 @@ fn write(file: &File, (shape, planned, keys): Content<'_>, seed: u64) -> Result<
         }
         .map_err(from_gguf)?;
     }
+    Ok(())
+}
+
+fn write(file: &File, (shape, planned, keys): Content<'_>, seed: u64) -> Result<(), Failure> {
+    let from_gguf = |error: ironstar_gguf::Error| loading::from_gguf(&error);
+    let mut writer = Writer::new(file);
+    announce(&mut writer, planned, keys)?;
     let own = || planned.iter().filter(|tensor| tensor.with.is_none());
     let progress = Progress::new("writing", own().map(|tensor| tensor.bytes).sum(), "bytes");
     let (mut tiles, mut done) = (Tiles::new(seed), 0);
@@ -280,8 +331,10 @@ fn report(path: &Path, planned: &[Planned]) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes_of, kind_of, plan};
-    use crate::flags::SynthMix;
+    use super::{bytes_of, in_memory, kind_of, metadata, plan, planned, write};
+    use crate::flags::{Random, SynthMix, SynthShape};
+    use ironstar_engine::{CancelFlag, Engine, EngineOptions};
+    use ironstar_gguf::Gguf;
     use ironstar_model::deepseek_v4::{known, tensor_specs};
 
     /// Published files of Flash, in units of 0.01 GiB.
@@ -299,6 +352,43 @@ mod tests {
             let gib = bytes as f64 / f64::from(1 << 30);
             assert!((gib - wanted).abs() < 0.006, "{mix:?}: {gib} GiB, published {wanted}");
         }
+    }
+
+    /// A model in memory is the file: keys, tensors, what they share, and every byte; and so are
+    /// its logits.
+    #[test]
+    fn a_model_in_memory_is_the_one_in_the_file() {
+        let folder = std::env::temp_dir().join(format!("ironstar-synth-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder of our own");
+        let (shape, mix, experts) = (SynthShape::Tiny, SynthMix::Q2, None);
+        let (layers, alias) = (Some(3), Some(1));
+        let what = Random { shape, mix, layers, experts, alias, seed: 5 };
+        let path = folder.join("model.gguf");
+        let (shape, tensors) = planned(&what).expect("a plan");
+        assert!(tensors.iter().any(|tensor| tensor.with.is_some()), "some share data");
+        let file = std::fs::File::create(&path).expect("a file");
+        write(&file, (&shape, &tensors, metadata(&shape)), what.seed).expect("room for it");
+        let (file, made) =
+            (Gguf::open(&path).expect("a model"), in_memory(&what).expect("one").gguf);
+        assert_eq!(made.tensors(), file.tensors());
+        for tensor in file.tensors() {
+            assert_eq!(made.place(tensor).expect("inside"), file.place(tensor).expect("inside"));
+            let (own, wanted) = (made.bytes(tensor), file.bytes(tensor));
+            assert!(*own.expect("made") == *wanted.expect("written"), "{}", tensor.name);
+        }
+        let logits = |gguf: &Gguf| {
+            let backend = ironstar_engine::BackendChoice::Cpu;
+            let options = EngineOptions { backend, threads: 2, ..EngineOptions::default() };
+            let mut engine =
+                Engine::from_gguf(gguf, None, options, &mut |_| {}).expect("a small model");
+            let mut session = engine.session(64).expect("a short one");
+            let go = CancelFlag::default();
+            session.sync(&mut engine, &[3, 70, 9], &mut |_| {}, &go).expect("three tokens");
+            let logits = session.logits().expect("behind a prompt");
+            logits.iter().map(|value| value.to_bits()).collect::<Vec<u32>>()
+        };
+        assert!(logits(&made) == logits(&file));
+        std::fs::remove_dir_all(folder).expect("it was made here");
     }
 
     #[test]
