@@ -280,6 +280,13 @@ impl Simd for Avx512 {
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
 
+    // Of the baseline, so that a function that is not compiled for this set can do it.
+    #[inline(always)]
+    unsafe fn prefetch_far(at: *const u8) {
+        // SAFETY: every x86-64 has it; any address may be asked for.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     unsafe fn grid(indices: __m512i) -> [__m512i; 2] {

@@ -11,7 +11,9 @@
 //! times: 64 `vpdpbusd` beside 8 loads, 8 xors and 8 * 5 others for 8 * 16 * 32 products.
 //!
 //! **Panels** (`panel.rs`). AVX-512 takes up to twelve activation rows at once, from a copy in
-//! which the same word of all of them lies together: one pointer, memory in the order of use.
+//! which the same word of all of them lies together: one pointer, memory in the order of use. Where
+//! there are several panels, whatever does not depend on the rows is done to the weights of a few
+//! shards first (`IntFormat::unpack`), which then wait in the first-level cache.
 //!
 //! **Kernels.** `simd.rs` says what an instruction set has to offer; `narrow.rs` and `supers.rs`
 //! have one step of each format in those words; `tile.rs` has the loops around it. Integers are
@@ -25,6 +27,7 @@ mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod floats;
 pub(super) mod inputs;
 pub(super) mod layout;
 mod narrow;
@@ -40,7 +43,7 @@ pub(super) use amx::is_present as has_amx;
 
 use super::isa::Isa;
 use ironstar_quant::Format;
-use panel::GatherFn;
+use panel::{Floats, GatherFn};
 use simd::Simd;
 use std::marker::PhantomData;
 use tile::{FloatFormat, FloatTiles, IntFormat, IntTiles, Part};
@@ -116,7 +119,8 @@ fn integers<S: Simd, F: IntFormat>() -> Kernel {
 }
 
 fn floats<S: Simd, F: FloatFormat>() -> Kernel {
-    Kernel { run: float_tiles::<S, F>, gather: None }
+    let gather = S::PANELS.then_some(panel::gather::<Floats> as GatherFn);
+    Kernel { run: float_tiles::<S, F>, gather }
 }
 
 unsafe fn int_tiles<S: Simd, F: IntFormat>(part: &Part<'_>) {

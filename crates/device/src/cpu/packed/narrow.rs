@@ -4,6 +4,7 @@
 use super::TILE_ROWS;
 use super::inputs::{Record32, View, narrow_words};
 use super::layout::FIELDS;
+use super::panel::Rows;
 use super::simd::{Codes, Simd, at};
 use super::tile::{Due, FloatFormat, IntFormat};
 
@@ -81,16 +82,59 @@ pub(super) unsafe fn scaled<S: Simd>(d: S::F, d_x: f32, isum: S::I, acc: S::F) -
     unsafe { S::fma(S::mul_f32(d, S::splat_f32(d_x)), S::from_i32(isum), acc) }
 }
 
-impl IntFormat for Q8_0 {
+/// Vectors of an unpacked block of 32: codes that are 128 too large, then d.
+const UNPACKED: usize = 9;
+
+/// Writes an unpacked block.
+///
+/// # Safety
+/// The machine has `S`; [`UNPACKED`] vectors can be written.
+#[inline(always)]
+unsafe fn put<S: Simd>(codes: &[S::I; 8], d: S::F, to: *mut S::I) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (i, codes) in codes.iter().enumerate() {
+            to.add(i).write(*codes);
+        }
+        to.add(8).cast::<S::F>().write(d);
+    }
+}
+
+/// [`IntFormat::unpacked_step`] of a block that [`put`] wrote.
+///
+/// # Safety
+/// The machine has `S`; `from` is such a block; `x` are records of 32.
+#[inline(always)]
+unsafe fn unpacked<S: Simd, const R: usize, const STRIDE: usize>(
+    from: *const S::I,
+    x: [*const u8; R],
+    acc: &mut [S::F; R],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut codes = [S::splat(0); 8];
+        for (i, codes) in codes.iter_mut().enumerate() {
+            *codes = from.add(i).read();
+        }
+        let isums = S::dots_biased::<R, STRIDE>(&codes, x);
+        add_scaled::<S, R, STRIDE>(from.add(8).cast::<S::F>().read(), &isums, x, acc);
+    }
+}
+
+impl Rows for Q8_0 {
     type Record = Record32;
-    const BY_ROWS: bool = true;
-    const LINES: usize = 8;
-    const SCALES: usize = 2 * TILE_ROWS;
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record32] {
         x.narrow(row)
     }
+}
+
+impl IntFormat for Q8_0 {
+    const BY_ROWS: bool = true;
+    const LINES: usize = 8;
+    const SCALES: usize = 2 * TILE_ROWS;
+    const UNPACKED: usize = UNPACKED;
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
@@ -111,6 +155,28 @@ impl IntFormat for Q8_0 {
             let isums = S::dots_signed::<R, STRIDE>(&codes, x);
             add_scaled::<S, R, STRIDE>(d, &isums, x, acc);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+        // SAFETY: the caller's promise; a block has 8 words and a scale.
+        unsafe {
+            let mut codes = [S::splat(0); 8];
+            for (i, codes) in codes.iter_mut().enumerate() {
+                *codes = S::xor(word::<S>(fields[0], block * 8 + i), bytes::<S>(128));
+            }
+            put::<S>(&codes, half::<S>(fields[1], block), to);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unpacked_step<S: Simd, const R: usize, const STRIDE: usize>(
+        from: *const S::I,
+        x: [*const u8; R],
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { unpacked::<S, R, STRIDE>(from, x, acc) }
     }
 }
 
@@ -190,16 +256,20 @@ impl Codes for Q4_0 {
     const MAX: i32 = 15;
 }
 
-impl IntFormat for Q4_0 {
+impl Rows for Q4_0 {
     type Record = Record32;
-    const BY_ROWS: bool = true;
-    const LINES: usize = 4;
-    const SCALES: usize = 2 * TILE_ROWS;
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record32] {
         x.narrow(row)
     }
+}
+
+impl IntFormat for Q4_0 {
+    const BY_ROWS: bool = true;
+    const LINES: usize = 4;
+    const SCALES: usize = 2 * TILE_ROWS;
+    const UNPACKED: usize = UNPACKED;
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
@@ -215,6 +285,29 @@ impl IntFormat for Q4_0 {
             let codes = nibbles::<S>(fields[0], block);
             narrow::<S, Self, R, STRIDE>(&codes, 8, half::<S>(fields[1], block), x, acc);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+        // SAFETY: the caller's promise; a block has 4 words and a scale. No sum leaves its byte.
+        unsafe {
+            let [[a, b, c, d], [e, f, g, h]] = nibbles::<S>(fields[0], block);
+            let mut codes = [a, b, c, d, e, f, g, h];
+            for codes in &mut codes {
+                *codes = S::add(*codes, bytes::<S>(128 - 8));
+            }
+            put::<S>(&codes, half::<S>(fields[1], block), to);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unpacked_step<S: Simd, const R: usize, const STRIDE: usize>(
+        from: *const S::I,
+        x: [*const u8; R],
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { unpacked::<S, R, STRIDE>(from, x, acc) }
     }
 }
 
@@ -236,16 +329,20 @@ impl Codes for Mxfp4 {
     const MAX: i32 = 24;
 }
 
-impl IntFormat for Mxfp4 {
+impl Rows for Mxfp4 {
     type Record = Record32;
-    const BY_ROWS: bool = true;
-    const LINES: usize = 4;
-    const SCALES: usize = TILE_ROWS;
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record32] {
         x.narrow(row)
     }
+}
+
+impl IntFormat for Mxfp4 {
+    const BY_ROWS: bool = true;
+    const LINES: usize = 4;
+    const SCALES: usize = TILE_ROWS;
+    const UNPACKED: usize = UNPACKED;
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
@@ -271,5 +368,29 @@ impl IntFormat for Mxfp4 {
             }
             narrow::<S, Self, R, STRIDE>(&codes, 12, d, x, acc);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+        // SAFETY: the caller's promise; a block has 4 words and a scale byte; nibbles are below 16.
+        unsafe {
+            let [[a, b, c, d], [e, f, g, h]] = nibbles::<S>(fields[0], block);
+            let mut codes = [a, b, c, d, e, f, g, h];
+            let table = S::table(&MXFP4_CODES[1]);
+            for codes in &mut codes {
+                *codes = S::lookup(table, *codes);
+            }
+            put::<S>(&codes, S::load_half_e8m0(fields[1].add(block * TILE_ROWS)), to);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unpacked_step<S: Simd, const R: usize, const STRIDE: usize>(
+        from: *const S::I,
+        x: [*const u8; R],
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { unpacked::<S, R, STRIDE>(from, x, acc) }
     }
 }

@@ -4,8 +4,8 @@
 //! neighbours: one pointer instead of twelve, and lines of memory in the order of use. Copying
 //! costs about as much as one or two tiles of weights, so small parts go without.
 
-use super::inputs::Words;
-use super::tile::{IntFormat, Part};
+use super::inputs::{View, Words};
+use super::tile::Part;
 use std::ops::Range;
 
 /// Rows of a whole panel.
@@ -39,11 +39,32 @@ impl<'a> Panels<'a> {
     }
 }
 
+/// What the rows of an input are made of.
+pub(crate) trait Rows {
+    /// A block, or a single float.
+    type Record: Words;
+
+    /// The blocks of a row.
+    fn records<'a>(x: &View<'a>, row: usize) -> &'a [Self::Record];
+}
+
+/// Rows of plain floats.
+pub(crate) struct Floats;
+
+impl Rows for Floats {
+    type Record = f32;
+
+    #[inline(always)]
+    fn records<'a>(x: &View<'a>, row: usize) -> &'a [f32] {
+        x.values(row)
+    }
+}
+
 /// Lays out the inputs of a part in a buffer.
 pub(crate) type GatherFn = for<'a> fn(&Part<'_>, &'a mut Vec<u32>) -> Panels<'a>;
 
-/// [`GatherFn`] of a format. Rows that fill up a panel are zeros.
-pub(crate) fn gather<'a, F: IntFormat>(part: &Part<'_>, buffer: &'a mut Vec<u32>) -> Panels<'a> {
+/// [`GatherFn`] of rows. Rows that fill up a panel are zeros.
+pub(crate) fn gather<'a, F: Rows>(part: &Part<'_>, buffer: &'a mut Vec<u32>) -> Panels<'a> {
     let (blocks, words) = (part.plan.blocks, F::Record::WORDS);
     let group_rows = part.rows / part.groups;
     let first_group = part.tiles.start * super::TILE_ROWS / group_rows;
@@ -74,8 +95,9 @@ pub(crate) fn gather<'a, F: IntFormat>(part: &Part<'_>, buffer: &'a mut Vec<u32>
     Panels { words: buffer, first_group, group_words }
 }
 
-/// Fills a panel of `R` rows with inputs, then zeros.
-fn fill<F: IntFormat, const R: usize>(
+/// Fills a panel of `R` rows with inputs, then zeros: some blocks of all rows, then the next ones,
+/// so that what is written stays near.
+fn fill<F: Rows, const R: usize>(
     part: &Part<'_>,
     group: usize,
     inputs: Range<usize>,
@@ -84,21 +106,28 @@ fn fill<F: IntFormat, const R: usize>(
     let (blocks, words) = (part.plan.blocks, F::Record::WORDS);
     let (to, _) = to.as_chunks_mut::<R>();
     let count = inputs.len();
-    // `take` tells the compiler that a row is inside.
-    for (row, input) in inputs.enumerate().take(R) {
-        let (_, from) = part.input(group, input);
-        let records = F::records(&part.x, from);
-        assert_eq!(records.len(), blocks, "the rows have the matrix's columns");
-        for (record, to) in records.iter().zip(to.chunks_exact_mut(words)) {
-            // SAFETY: that many words of a record are initialised; it is aligned to words.
-            let record =
-                unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), words) };
-            for (to, word) in to.iter_mut().zip(record) {
-                to[row] = *word;
+    let mut rows: [&[F::Record]; R] = [&[]; R];
+    for (row, input) in rows.iter_mut().zip(inputs) {
+        *row = F::records(&part.x, part.input(group, input).1);
+        assert_eq!(row.len(), blocks, "the rows have the matrix's columns");
+    }
+    let run = (RUN / words).max(1);
+    for (at, to) in to.chunks_mut(run * words).enumerate() {
+        for (row, records) in rows.iter().enumerate().take(count) {
+            for (record, to) in records[at * run..].iter().zip(to.chunks_exact_mut(words)) {
+                // SAFETY: that many words of a record are initialised; it is aligned to words.
+                let record =
+                    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), words) };
+                for (to, word) in to.iter_mut().zip(record) {
+                    to[row] = *word;
+                }
             }
         }
-    }
-    if count < R {
-        to.iter_mut().for_each(|to| to[count..].fill(0));
+        if count < R {
+            to.iter_mut().for_each(|to| to[count..].fill(0));
+        }
     }
 }
+
+/// Words of a row that are copied before those of the next one.
+const RUN: usize = 64;

@@ -113,6 +113,9 @@ pub(crate) trait Simd {
     /// Asks for the line of memory at `at`, which may be anywhere, to come nearer.
     #[inline(always)]
     unsafe fn prefetch(_at: *const u8) {}
+    /// The same, but not into the nearest cache.
+    #[inline(always)]
+    unsafe fn prefetch_far(_at: *const u8) {}
     /// Grid points of IQ2_XXS: for index byte i of a lane, byte i of the results is the low and the
     /// high half of `GRID[index]`.
     unsafe fn grid(indices: Self::I) -> [Self::I; 2];

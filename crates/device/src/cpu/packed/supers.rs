@@ -5,6 +5,7 @@ use super::TILE_ROWS;
 use super::inputs::{Record256, View, WEIGHT_OFFSET, Woven256, wide_words, woven_words};
 use super::layout::FIELDS;
 use super::narrow::{bytes, half, scaled, word};
+use super::panel::Rows;
 use super::simd::{Codes, Simd, at};
 use super::tile::{Due, IntFormat};
 
@@ -42,15 +43,28 @@ trait Super: Codes {
     unsafe fn codes<S: Simd>(words: *const u8, piece: usize) -> [S::I; 4];
 }
 
-impl<F: Super> IntFormat for F {
+/// Where what a block unpacks to lies, in vectors: codes of sixteen pieces (times their scale, if
+/// the format folds), scales, minimums as 16-bit halves, d and dmin.
+mod parts {
+    pub(super) const SCALES: usize = 64;
+    pub(super) const MINIMUMS: usize = 80;
+    pub(super) const D: usize = 88;
+    pub(super) const ALL: usize = 90;
+}
+
+impl<F: Super> Rows for F {
     type Record = Record256;
-    const LINES: usize = F::WORDS;
-    const SCALES: usize = if F::MINIMUMS { 4 * TILE_ROWS } else { 2 * TILE_ROWS };
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Record256] {
         x.wide(row)
     }
+}
+
+impl<F: Super> IntFormat for F {
+    const LINES: usize = F::WORDS;
+    const SCALES: usize = if F::MINIMUMS { 4 * TILE_ROWS } else { 2 * TILE_ROWS };
+    const UNPACKED: usize = parts::ALL;
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
@@ -64,30 +78,189 @@ impl<F: Super> IntFormat for F {
         unsafe {
             let words = fields[0].add(block * F::WORDS * TILE_ROWS * 4);
             let [scales, minimums] = F::scales::<S>(words);
-            let j = minimum_sums::<S, F, R, STRIDE>(&minimums, x);
-            if F::MINIMUMS {
-                let (d, dmin) =
-                    (half::<S>(fields[1], block * 2), half::<S>(fields[1], block * 2 + 1));
-                // J first, so that its registers are free for I.
-                let mut minimums = [S::zero(); R];
-                for (minimum, j) in minimums.iter_mut().zip(&j) {
-                    *minimum = S::mul_f32(dmin, S::from_i32(*j));
-                }
-                let i = product_sums::<S, F, R, STRIDE>(words, &scales, due, x, [S::splat(0); R]);
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    let inner = S::fms(d, S::from_i32(i[r]), minimums[r]);
-                    *acc = S::fma(S::splat_f32(scale_of::<STRIDE>(x[r])), inner, *acc);
-                }
+            let mut sums = [S::splat(0); R];
+            for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
+                let halves = [S::even_bytes(minimums), S::odd_bytes(minimums)];
+                add_minimums::<S, F, R, STRIDE>(quad, halves, x, &mut sums);
+            }
+            // J first, so that its registers are free for I.
+            let (start, minimums) = if F::MINIMUMS {
+                let dmin = half::<S>(fields[1], block * 2 + 1);
+                ([S::splat(0); R], scaled_minimums::<S, R>(dmin, &sums))
             } else {
-                let mut offset = j;
-                for offset in &mut offset {
-                    *offset = S::mul(*offset, S::splat(-F::OFFSET));
+                (offsets::<S, F, R>(&sums), [S::zero(); R])
+            };
+            let mut i = start;
+            for (quad, &scales) in scales[..4 / F::PIECES].iter().enumerate() {
+                if F::PIECES == 1 {
+                    due.ask::<S, 4>(F::WORDS, quad);
                 }
-                let i = product_sums::<S, F, R, STRIDE>(words, &scales, due, x, offset);
-                let d = half::<S>(fields[1], block);
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    *acc = scaled::<S>(d, scale_of::<STRIDE>(x[r]), i[r], *acc);
+                for sub in 0..4 {
+                    let at = 4 * quad + sub;
+                    if F::PIECES == 2 {
+                        due.ask::<S, 8>(F::WORDS, at);
+                    }
+                    let scale = S::signed_byte(scales, shift(sub));
+                    let folds = folds::<S, F>() && R >= 4;
+                    let (codes, scale) = prepared::<S, F>(words, at, scale, folds);
+                    add_products::<S, F, R, STRIDE>(at, &codes, scale, folds, x, &mut i);
                 }
+            }
+            let d = half::<S>(fields[1], if F::MINIMUMS { block * 2 } else { block });
+            add_block::<S, F, R, STRIDE>(d, &i, &minimums, x, acc);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+        // SAFETY: the caller's promise; as in `step`, and `ALL` vectors can be written.
+        unsafe {
+            let words = fields[0].add(block * F::WORDS * TILE_ROWS * 4);
+            let [scales, minimums] = F::scales::<S>(words);
+            for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
+                let to = to.add(parts::MINIMUMS + 2 * quad);
+                to.write(S::even_bytes(minimums));
+                to.add(1).write(S::odd_bytes(minimums));
+            }
+            unpack_quad::<S, F, 0>(words, scales[0], to);
+            unpack_quad::<S, F, 1>(words, scales[1], to);
+            if F::PIECES == 1 {
+                unpack_quad::<S, F, 2>(words, scales[2], to);
+                unpack_quad::<S, F, 3>(words, scales[3], to);
+            }
+            let d = to.add(parts::D).cast::<S::F>();
+            if F::MINIMUMS {
+                d.write(half::<S>(fields[1], block * 2));
+                d.add(1).write(half::<S>(fields[1], block * 2 + 1));
+            } else {
+                d.write(half::<S>(fields[1], block));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unpacked_step<S: Simd, const R: usize, const STRIDE: usize>(
+        from: *const S::I,
+        x: [*const u8; R],
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise; `unpack` wrote what is read.
+        unsafe {
+            let mut sums = [S::splat(0); R];
+            for quad in 0..4 / F::PIECES {
+                let at = from.add(parts::MINIMUMS + 2 * quad);
+                add_minimums::<S, F, R, STRIDE>(quad, [at.read(), at.add(1).read()], x, &mut sums);
+            }
+            let d = from.add(parts::D).cast::<S::F>();
+            let (start, minimums) = if F::MINIMUMS {
+                ([S::splat(0); R], scaled_minimums::<S, R>(d.add(1).read(), &sums))
+            } else {
+                (offsets::<S, F, R>(&sums), [S::zero(); R])
+            };
+            let mut i = start;
+            for at in 0..16 / F::PIECES {
+                let mut codes = [[S::splat(0); 4]; 2];
+                let words = codes[..F::PIECES].as_flattened_mut();
+                for (word, codes) in words.iter_mut().enumerate() {
+                    *codes = from.add(4 * at * F::PIECES + word).read();
+                }
+                let scale = from.add(parts::SCALES + at).read();
+                add_products::<S, F, R, STRIDE>(at, &codes, scale, folds::<S, F>(), x, &mut i);
+            }
+            add_block::<S, F, R, STRIDE>(d.read(), &i, &minimums, x, acc);
+        }
+    }
+}
+
+/// Codes and scales of quad `Q` of four (pairs of) pieces, to where they belong in an unpacked
+/// block. The number is a constant so that shifts are.
+///
+/// # Safety
+/// The machine has `S`; `words` is a block; there is such a quad; [`parts::ALL`] vectors can be
+/// written.
+#[inline(always)]
+unsafe fn unpack_quad<S: Simd, F: Super, const Q: usize>(
+    words: *const u8,
+    scales: S::I,
+    to: *mut S::I,
+) {
+    for sub in 0..4 {
+        let at = 4 * Q + sub;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scale = S::signed_byte(scales, shift(sub));
+            let (codes, scale) = prepared::<S, F>(words, at, scale, folds::<S, F>());
+            to.add(parts::SCALES + at).write(scale);
+            for (word, codes) in codes[..F::PIECES].as_flattened().iter().enumerate() {
+                to.add(4 * at * F::PIECES + word).write(*codes);
+            }
+        }
+    }
+}
+
+/// Whether codes are multiplied by their scale before they meet rows.
+#[inline(always)]
+const fn folds<S: Simd, F: Super>() -> bool {
+    F::FOLDS && S::PANELS
+}
+
+/// Whether the dot of a piece is below 2^15, so that multiply and add are one instruction.
+#[inline(always)]
+const fn is_small<F: Super>() -> bool {
+    F::MAX * 127 * 16 < 1 << 15
+}
+
+/// What codes that are too large add, negated: what I starts from.
+///
+/// # Safety
+/// The machine has `S`.
+#[inline(always)]
+unsafe fn offsets<S: Simd, F: Super, const R: usize>(sums: &[S::I; R]) -> [S::I; R] {
+    let mut offsets = *sums;
+    for offset in &mut offsets {
+        // SAFETY: the caller's promise.
+        *offset = unsafe { S::mul(*offset, S::splat(-F::OFFSET)) };
+    }
+    offsets
+}
+
+/// dmin * J of every row.
+///
+/// # Safety
+/// The machine has `S`.
+#[inline(always)]
+unsafe fn scaled_minimums<S: Simd, const R: usize>(dmin: S::F, sums: &[S::I; R]) -> [S::F; R] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut minimums = [S::zero(); R];
+        for (minimum, j) in minimums.iter_mut().zip(sums) {
+            *minimum = S::mul_f32(dmin, S::from_i32(*j));
+        }
+        minimums
+    }
+}
+
+/// The end of a step: `d_x (d I - dmin J)` or `d d_x I` more.
+///
+/// # Safety
+/// The machine has `S`; `x` has a block.
+#[inline(always)]
+unsafe fn add_block<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
+    d: S::F,
+    i: &[S::I; R],
+    minimums: &[S::F; R],
+    x: [*const u8; R],
+    acc: &mut [S::F; R],
+) {
+    for (r, acc) in acc.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scale = scale_of::<STRIDE>(x[r]);
+            if F::MINIMUMS {
+                let inner = S::fms(d, S::from_i32(i[r]), minimums[r]);
+                *acc = S::fma(S::splat_f32(scale), inner, *acc);
+            } else {
+                *acc = scaled::<S>(d, scale, i[r], *acc);
             }
         }
     }
@@ -122,95 +295,95 @@ unsafe fn words_at<const R: usize, const STRIDE: usize>(
 
 // Loops over rows below count: an iterator over an array of pointers by value copies it to memory.
 
-/// J: the sum over pieces of minimum times the sum of x.
+/// Adds to J, the sum over pieces of minimum times the sum of x, four (pairs of) pieces, whose
+/// minimums are the even and the odd halves.
 ///
 /// # Safety
-/// The machine has `S`; `x` has a block.
+/// The machine has `S`; `x` has a block; there is such a quad.
 #[inline(always)]
-unsafe fn minimum_sums<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
-    minimums: &[S::I; 4],
+unsafe fn add_minimums<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
+    quad: usize,
+    [even, odd]: [S::I; 2],
     x: [*const u8; R],
-) -> [S::I; R] {
-    // SAFETY: the caller's promise; a record has 16 sums of pieces and 8 of pairs of them.
-    unsafe {
-        let mut j = [S::splat(0); R];
-        for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
-            let (even, odd) = (S::even_bytes(minimums), S::odd_bytes(minimums));
-            for r in 0..R {
-                let sums = if F::PIECES == 1 { wide_words::SUMS_16 } else { wide_words::SUMS_32 };
-                let (first, last) = (sums + 2 * quad, sums + 2 * quad + 1);
-                j[r] = S::madd16(j[r], even, S::broadcast(at::<STRIDE>(x[r], first)));
-                j[r] = S::madd16(j[r], odd, S::broadcast(at::<STRIDE>(x[r], last)));
-            }
+    j: &mut [S::I; R],
+) {
+    let sums = if F::PIECES == 1 { wide_words::SUMS_16 } else { wide_words::SUMS_32 };
+    let (first, last) = (sums + 2 * quad, sums + 2 * quad + 1);
+    for r in 0..R {
+        // SAFETY: the caller's promise; a record has 16 sums of pieces and 8 of pairs of them.
+        unsafe {
+            j[r] = S::madd16(j[r], even, S::broadcast(at::<STRIDE>(x[r], first)));
+            j[r] = S::madd16(j[r], odd, S::broadcast(at::<STRIDE>(x[r], last)));
         }
-        j
     }
 }
 
-/// I: `start` plus the sum over pieces of scale times the dot of stored codes and x. Asks for the
-/// lines that are due meanwhile.
+/// Codes of the pieces of scale `at`, and the scale, as [`add_products`] wants them.
 ///
 /// # Safety
-/// The machine has `S`; `words` and `x` are a block.
+/// The machine has `S`; `words` is a block; `scale` is its scale `at`.
 #[inline(always)]
-unsafe fn product_sums<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
+unsafe fn prepared<S: Simd, F: Super>(
     words: *const u8,
-    scales: &[S::I; 4],
-    due: Due,
-    x: [*const u8; R],
-    start: [S::I; R],
-) -> [S::I; R] {
+    at: usize,
+    scale: S::I,
+    folds: bool,
+) -> ([[S::I; 4]; 2], S::I) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = start;
-        for (quad, &scales) in scales[..4 / F::PIECES].iter().enumerate() {
-            if F::PIECES == 1 {
-                due.ask::<S, 4>(F::WORDS, quad);
-            }
-            for sub in 0..4u8 {
-                let scale = S::signed_byte(scales, i32::from(sub));
-                let at = quad * 4 + usize::from(sub);
-                let first = at * F::PIECES;
-                if F::PIECES == 2 {
-                    due.ask::<S, 8>(F::WORDS, at);
-                }
-                // Where the dot of a piece is below 2^15, multiply and add are one instruction.
-                let small = F::MAX * 127 * 16 < 1 << 15;
-                if F::FOLDS && S::PANELS && R >= 4 {
-                    // Bytes times a small number: no product reaches the next byte.
-                    let scale = S::or(scale, S::shl(scale, 16));
-                    let mut codes = F::codes::<S>(words, first);
-                    for codes in &mut codes {
-                        *codes = S::mul16(*codes, scale);
-                    }
-                    let x = words_at::<R, STRIDE>(x, 4 * first);
-                    sums = S::dots::<Folded, R, STRIDE, 1>(sums, &[codes], x);
-                } else if small {
-                    let scale = S::and(scale, S::splat(0xffff));
-                    for piece in first..first + F::PIECES {
-                        let codes = [F::codes::<S>(words, piece)];
-                        let x = words_at::<R, STRIDE>(x, 4 * piece);
-                        let dots = S::dots::<F, R, STRIDE, 1>([S::splat(0); R], &codes, x);
-                        for r in 0..R {
-                            sums[r] = S::madd16(sums[r], dots[r], scale);
-                        }
-                    }
-                } else {
-                    let x = words_at::<R, STRIDE>(x, 4 * first);
-                    let codes = [F::codes::<S>(words, first)];
-                    let mut dots = S::dots::<F, R, STRIDE, 1>([S::splat(0); R], &codes, x);
-                    if F::PIECES == 2 {
-                        let codes = [F::codes::<S>(words, first + 1)];
-                        let x = words_at::<R, STRIDE>(x, 4);
-                        dots = S::dots::<F, R, STRIDE, 1>(dots, &codes, x);
-                    }
-                    for r in 0..R {
-                        sums[r] = S::add(sums[r], S::mul(dots[r], scale));
-                    }
-                }
+        let mut codes = [[S::splat(0); 4]; 2];
+        for (piece, codes) in codes.iter_mut().enumerate().take(F::PIECES) {
+            *codes = F::codes::<S>(words, at * F::PIECES + piece);
+        }
+        if folds {
+            // Bytes times a small number: no product reaches the next byte.
+            let scale = S::or(scale, S::shl(scale, 16));
+            for codes in codes[..F::PIECES].as_flattened_mut() {
+                *codes = S::mul16(*codes, scale);
             }
         }
-        sums
+        let half = is_small::<F>() && !folds;
+        (codes, if half { S::and(scale, S::splat(0xffff)) } else { scale })
+    }
+}
+
+/// Adds to I, the sum over pieces of scale times the dot of stored codes and x, those of scale
+/// `at`.
+///
+/// # Safety
+/// The machine has `S`; `x` has a block; codes and scale are [`prepared`].
+#[inline(always)]
+unsafe fn add_products<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
+    at: usize,
+    codes: &[[S::I; 4]; 2],
+    scale: S::I,
+    folds: bool,
+    x: [*const u8; R],
+    i: &mut [S::I; R],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let x = words_at::<R, STRIDE>(x, 4 * at * F::PIECES);
+        if folds {
+            *i = S::dots::<Folded, R, STRIDE, 1>(*i, &[codes[0]], x);
+        } else if is_small::<F>() {
+            for (piece, &codes) in codes[..F::PIECES].iter().enumerate() {
+                let x = words_at::<R, STRIDE>(x, 4 * piece);
+                let dots = S::dots::<F, R, STRIDE, 1>([S::splat(0); R], &[codes], x);
+                for r in 0..R {
+                    i[r] = S::madd16(i[r], dots[r], scale);
+                }
+            }
+        } else {
+            let mut dots = S::dots::<F, R, STRIDE, 1>([S::splat(0); R], &[codes[0]], x);
+            if F::PIECES == 2 {
+                let x = words_at::<R, STRIDE>(x, 4);
+                dots = S::dots::<F, R, STRIDE, 1>(dots, &[codes[1]], x);
+            }
+            for r in 0..R {
+                i[r] = S::add(i[r], S::mul(dots[r], scale));
+            }
+        }
     }
 }
 
@@ -468,15 +641,41 @@ static PARITY: [u8; 16] = {
     bytes
 };
 
-impl IntFormat for Iq2Xxs {
+/// Vectors of an unpacked group: codes, then the scale as a float; behind all groups comes d.
+const GROUP: usize = 9;
+
+/// Groups whose sum of scales times dots is below 2^24 in magnitude, so that floats add it exactly.
+const EXACT: usize = 4;
+
+const _: () = {
+    assert!(EXACT == 4);
+    let (mut largest, mut i) = (0, 0);
+    while i < 256 {
+        let (mut sum, mut at) = (0, 0);
+        while at < 8 {
+            let magnitude = (ironstar_quant::iq2_xxs::GRID[i] >> (2 * at)) & 3;
+            sum += ironstar_quant::iq2_xxs::MAGNITUDES[magnitude as usize] as i32;
+            at += 1;
+        }
+        largest = if sum > largest { sum } else { largest };
+        i += 1;
+    }
+    assert!(4 * 31 * 4 * largest * 127 < 1 << 24);
+};
+
+impl Rows for Iq2Xxs {
     type Record = Woven256;
-    const LINES: usize = 16;
-    const SCALES: usize = 2 * TILE_ROWS;
 
     #[inline(always)]
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Woven256] {
         x.woven(row)
     }
+}
+
+impl IntFormat for Iq2Xxs {
+    const LINES: usize = 16;
+    const SCALES: usize = 2 * TILE_ROWS;
+    const UNPACKED: usize = 8 * GROUP + 1;
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
@@ -493,17 +692,8 @@ impl IntFormat for Iq2Xxs {
             let mut i = [S::splat(0); R];
             for group in 0..8 {
                 due.ask::<S, 8>(Self::LINES, group);
-                let signs = word::<S>(words, 2 * group + 1);
-                let codes = S::group_codes(word::<S>(words, 2 * group), signs);
-                // Twice the upper four bits, plus one.
-                let scale = S::or(S::and(S::shr(signs, 27), S::splat(0x1e)), S::splat(1));
-                // What the codes are too large by is in what the dots start from.
-                let mut dots = [S::splat(0); R];
-                for r in 0..R {
-                    dots[r] = S::broadcast(at::<STRIDE>(x[r], woven_words::OFFSETS + group));
-                }
-                let woven = words_at::<R, STRIDE>(x, 8 * group);
-                let dots = S::dots::<Self, R, STRIDE, 2>(dots, &codes, woven);
+                let (codes, scale) = group_of::<S>(words, group);
+                let dots = group_dots::<S, R, STRIDE>(&codes, group, x);
                 for r in 0..R {
                     i[r] = S::add(i[r], S::mul(dots[r], scale));
                 }
@@ -514,6 +704,107 @@ impl IntFormat for Iq2Xxs {
                 *acc = scaled::<S>(d, scale, i[r], *acc);
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+        // SAFETY: the caller's promise; as in `step`, and `UNPACKED` vectors can be written.
+        unsafe {
+            let words = fields[0].add(block * 16 * TILE_ROWS * 4);
+            for group in 0..8 {
+                let (codes, scale) = group_of::<S>(words, group);
+                for (word, codes) in codes.as_flattened().iter().enumerate() {
+                    to.add(GROUP * group + word).write(*codes);
+                }
+                to.add(GROUP * group + 8).cast::<S::F>().write(S::from_i32(scale));
+            }
+            let d = S::mul_f32(half::<S>(fields[1], block), S::splat_f32(0.125));
+            to.add(8 * GROUP).cast::<S::F>().write(d);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unpacked_step<S: Simd, const R: usize, const STRIDE: usize>(
+        from: *const S::I,
+        x: [*const u8; R],
+        acc: &mut [S::F; R],
+    ) {
+        // SAFETY: the caller's promise; `unpack` wrote what is read.
+        unsafe {
+            // Two exact sums: adding them rounds as the conversion of the whole would.
+            let low = exact_sums::<S, R, STRIDE>(from, 0, x);
+            let high = exact_sums::<S, R, STRIDE>(from, EXACT, x);
+            let d = from.add(8 * GROUP).cast::<S::F>().read();
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let scale = at::<STRIDE>(x[r], woven_words::SCALE).cast::<f32>().read_unaligned();
+                let i = S::add_f32(low[r], high[r]);
+                *acc = S::fma(S::mul_f32(d, S::splat_f32(scale)), i, *acc);
+            }
+        }
+    }
+}
+
+/// The sum of scale times dot over [`EXACT`] groups of an unpacked block from `first` on.
+///
+/// # Safety
+/// The machine has `S`; `from` is such a block and `x` has one; it has the groups.
+#[inline(always)]
+unsafe fn exact_sums<S: Simd, const R: usize, const STRIDE: usize>(
+    from: *const S::I,
+    first: usize,
+    x: [*const u8; R],
+) -> [S::F; R] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [S::zero(); R];
+        for group in first..first + EXACT {
+            let mut codes = [[S::splat(0); 4]; 2];
+            for (word, codes) in codes.as_flattened_mut().iter_mut().enumerate() {
+                *codes = from.add(GROUP * group + word).read();
+            }
+            let scale = from.add(GROUP * group + 8).cast::<S::F>().read();
+            let dots = group_dots::<S, R, STRIDE>(&codes, group, x);
+            for r in 0..R {
+                sums[r] = S::fma(S::from_i32(dots[r]), scale, sums[r]);
+            }
+        }
+        sums
+    }
+}
+
+/// Codes of a group of 32, and twice its upper four bits plus one.
+///
+/// # Safety
+/// The machine has `S`; `words` is a block; `group` is below 8.
+#[inline(always)]
+unsafe fn group_of<S: Simd>(words: *const u8, group: usize) -> ([[S::I; 4]; 2], S::I) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let signs = word::<S>(words, 2 * group + 1);
+        let codes = S::group_codes(word::<S>(words, 2 * group), signs);
+        (codes, S::or(S::and(S::shr(signs, 27), S::splat(0x1e)), S::splat(1)))
+    }
+}
+
+/// Dots of a group with every row.
+///
+/// # Safety
+/// The machine has `S`; `x` has a block; `group` is below 8.
+#[inline(always)]
+unsafe fn group_dots<S: Simd, const R: usize, const STRIDE: usize>(
+    codes: &[[S::I; 4]; 2],
+    group: usize,
+    x: [*const u8; R],
+) -> [S::I; R] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // What the codes are too large by is in what the dots start from.
+        let mut dots = [S::splat(0); R];
+        for r in 0..R {
+            dots[r] = S::broadcast(at::<STRIDE>(x[r], woven_words::OFFSETS + group));
+        }
+        let woven = words_at::<R, STRIDE>(x, 8 * group);
+        S::dots::<Iq2Xxs, R, STRIDE, 2>(dots, codes, woven)
     }
 }
 

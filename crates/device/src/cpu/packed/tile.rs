@@ -1,9 +1,10 @@
 //! The loops around a tile kernel: tiles, groups, activation rows, shards, and where results go.
 
 use super::TILE_ROWS;
+use super::floats;
 use super::inputs::{View, Words};
 use super::layout::{FIELDS, LINE, Plan};
-use super::panel::{PANEL_ROWS, Panels, kernel_rows};
+use super::panel::{PANEL_ROWS, Panels, Rows, kernel_rows};
 use super::simd::{Simd, TileKernel};
 use ironstar_quant::{SHARDS, part_blocks};
 use std::marker::PhantomData;
@@ -69,18 +70,15 @@ impl Part<'_> {
 }
 
 /// A weight format whose products are integers inside a block.
-pub(crate) trait IntFormat {
-    /// A block of activations.
-    type Record: Words;
+pub(crate) trait IntFormat: Rows {
     /// Whether [`Simd::dots_signed`] does its products, so that many rows at once pay.
     const BY_ROWS: bool = false;
     /// Cache lines of a tile's first field that a block takes.
     const LINES: usize;
     /// Bytes of its second field that a block takes.
     const SCALES: usize;
-
-    /// The blocks of a row.
-    fn records<'a>(x: &View<'a>, row: usize) -> &'a [Self::Record];
+    /// Vectors that a block unpacks to.
+    const UNPACKED: usize;
 
     /// Advances the accumulators by one block, by the expression of the format's file in
     /// `ironstar_quant`, and asks for the lines that are due. Must be `#[inline(always)]`.
@@ -92,6 +90,24 @@ pub(crate) trait IntFormat {
         fields: &[*const u8; FIELDS],
         block: usize,
         due: Due,
+        x: [*const u8; R],
+        acc: &mut [S::F; R],
+    );
+
+    /// Does all the work on a block of weights that does not depend on what it meets: vectors of
+    /// codes and scales that [`IntFormat::unpacked_step`] reads, for panel after panel. Only for
+    /// instruction sets with [`Simd::PANELS`]. Must be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for `step`; `UNPACKED` vectors can be written.
+    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I);
+
+    /// [`IntFormat::step`] of an unpacked block. Must be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for `step`; `unpack` wrote the block.
+    unsafe fn unpacked_step<S: Simd, const R: usize, const STRIDE: usize>(
+        from: *const S::I,
         x: [*const u8; R],
         acc: &mut [S::F; R],
     );
@@ -141,7 +157,7 @@ impl<F: IntFormat> TileKernel for IntTiles<'_, F> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the machine has `S`; the rest is the invariant of `Part`.
-        unsafe { each_vector::<S>(self.0, int_inputs::<S, F>) }
+        unsafe { each_vector::<S>(self.0, pass::<S, F>(self.0), int_inputs::<S, F>) }
     }
 }
 
@@ -149,16 +165,44 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the machine has `S`; the rest is the invariant of `Part`.
-        unsafe { each_vector::<S>(self.0, float_inputs::<S, F>) }
+        unsafe { each_vector::<S>(self.0, resident(self.0), floats::inputs::<S, F>) }
     }
 }
 
 /// Most input rows of a part, so that they stay in the second-level cache while tiles pass by.
 pub(crate) const INPUTS: usize = 96;
 /// How far ahead weights are asked for, in bytes: what a core reads while memory answers.
-const AHEAD: usize = 4096;
+pub(super) const AHEAD: usize = 4096;
 /// Bytes of a tile that stay in the first-level cache while input rows pass by.
 const RESIDENT: usize = 24 << 10;
+
+/// Vectors that unpacked weights of a pass may take.
+const ROOM: usize = RESIDENT / LINE;
+
+/// What a pass over the inputs of a part takes of a tile.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// Shards.
+    shards: usize,
+    /// Whether their weights are unpacked first.
+    unpacks: bool,
+}
+
+/// As many shards of a tile as stay in the first-level cache.
+fn resident(part: &Part<'_>) -> Pass {
+    let shards = RESIDENT * part.shards / part.plan.tile_bytes.max(1);
+    Pass { shards: shards.clamp(1, part.shards), unpacks: false }
+}
+
+/// The same for unpacked weights, if more than one panel meets them.
+fn pass<S: Simd, F: IntFormat>(part: &Part<'_>) -> Pass {
+    let blocks = part.plan.blocks.div_ceil(part.shards).max(1);
+    let shards = (ROOM / (blocks * F::UNPACKED)).min(part.shards);
+    if !S::PANELS || part.panels.is_none() || part.inputs.len() <= PANEL_ROWS || shards == 0 {
+        return resident(part);
+    }
+    Pass { shards, unpacks: true }
+}
 
 /// Shards of the inputs of a part, until they are added.
 type Shards<S> = [[MaybeUninit<<S as Simd>::F>; SHARDS]; INPUTS];
@@ -167,23 +211,25 @@ type Shards<S> = [[MaybeUninit<<S as Simd>::F>; SHARDS]; INPUTS];
 ///
 /// A pass over all shards of some inputs stores what comes of them at once, and the next inputs use
 /// the same memory, which stays in the first-level cache; else the shards wait for each other.
-struct Gather<'a, S: Simd> {
+pub(super) struct Gather<'a, S: Simd> {
     all: &'a mut Shards<S>,
     /// The next input of the part.
-    next: usize,
+    pub next: usize,
     /// The shards of a pass.
-    shards: Range<usize>,
+    pub shards: Range<usize>,
     /// Whether those are all.
     whole: bool,
+    /// Whether their weights are unpacked first.
+    unpacks: bool,
 }
 
 /// One vector of rows of one group of a part.
-struct Vector<'a> {
-    part: &'a Part<'a>,
+pub(super) struct Vector<'a> {
+    pub part: &'a Part<'a>,
     /// Fields of the tile, at the vector's rows.
-    fields: [*const u8; FIELDS],
+    pub fields: [*const u8; FIELDS],
     /// Which group's inputs.
-    group: usize,
+    pub group: usize,
     /// First row of the vector, counted from the group's first; may be before it.
     first: isize,
     /// Which lanes are rows of the group.
@@ -199,9 +245,13 @@ struct Vector<'a> {
 /// The machine has `S`; the invariants of `Part`; `f` writes the shards that it is asked for of
 /// every input of the part.
 #[inline(always)]
-unsafe fn each_vector<S: Simd>(part: &Part<'_>, f: unsafe fn(&Vector<'_>, Gather<'_, S>)) {
+unsafe fn each_vector<S: Simd>(
+    part: &Part<'_>,
+    pass: Pass,
+    f: unsafe fn(&Vector<'_>, Gather<'_, S>),
+) {
     let group_rows = part.rows / part.groups;
-    let step = (RESIDENT * SHARDS / part.plan.tile_bytes.max(1)).clamp(1, SHARDS);
+    let Pass { shards: step, unpacks } = pass;
     assert!(part.inputs.len() <= INPUTS, "{} inputs in a part", part.inputs.len());
     let mut scratch: Shards<S> = [[MaybeUninit::uninit(); SHARDS]; INPUTS];
     // Once for all tiles: of short rows the borders cost as much as a block.
@@ -230,7 +280,7 @@ unsafe fn each_vector<S: Simd>(part: &Part<'_>, f: unsafe fn(&Vector<'_>, Gather
                     let (next, whole) = (part.inputs.start, step >= part.shards);
                     for first in (0..part.shards).step_by(step) {
                         let shards = first..(first + step).min(part.shards);
-                        f(&vector, Gather { all: &mut scratch, next, shards, whole });
+                        f(&vector, Gather { all: &mut scratch, next, shards, whole, unpacks });
                     }
                     if !whole {
                         vector.emit_all::<S>(next, &scratch[..part.inputs.len()]);
@@ -244,13 +294,17 @@ unsafe fn each_vector<S: Simd>(part: &Part<'_>, f: unsafe fn(&Vector<'_>, Gather
 impl<S: Simd> Gather<'_, S> {
     /// How many inputs have not been taken.
     #[inline(always)]
-    fn len(&self, vector: &Vector<'_>) -> usize {
+    pub fn len(&self, vector: &Vector<'_>) -> usize {
         vector.part.inputs.end - self.next
     }
 
     /// Where the shards of the next `count` inputs go.
     #[inline(always)]
-    fn slots(&mut self, vector: &Vector<'_>, count: usize) -> &mut [[MaybeUninit<S::F>; SHARDS]] {
+    pub fn slots(
+        &mut self,
+        vector: &Vector<'_>,
+        count: usize,
+    ) -> &mut [[MaybeUninit<S::F>; SHARDS]] {
         let at = if self.whole { 0 } else { self.next - vector.part.inputs.start };
         &mut self.all[at..at + count]
     }
@@ -261,7 +315,7 @@ impl<S: Simd> Gather<'_, S> {
     /// The machine has `S`; the vector is that of this pass; all shards of the pass have been
     /// written to their [`Gather::slots`].
     #[inline(always)]
-    unsafe fn done(&mut self, vector: &Vector<'_>, count: usize) {
+    pub unsafe fn done(&mut self, vector: &Vector<'_>, count: usize) {
         if self.whole {
             // SAFETY: the caller's promise.
             unsafe { vector.emit_all::<S>(self.next, &self.all[..count]) };
@@ -291,10 +345,52 @@ impl Vector<'_> {
         Due(self.fields[0].wrapping_add(codes))
     }
 
+    /// What panel `panel` asks for while blocks are multiplied: its share of what lies behind them,
+    /// which is the next tile behind the last one.
+    #[inline(always)]
+    fn next_pass<F: IntFormat>(&self, blocks: Range<usize>, panel: usize) -> Next {
+        let (plan, panels) = (self.part.plan, self.part.inputs.len().div_ceil(PANEL_ROWS));
+        let share = F::LINES.div_ceil(panels);
+        let lines = (panel * share).min(F::LINES)..((panel + 1) * share).min(F::LINES);
+        let offsets = if blocks.end == plan.blocks {
+            [plan.tile_bytes; FIELDS]
+        } else {
+            [blocks.end * F::LINES * LINE, blocks.end * F::SCALES]
+        };
+        let mut fields = self.fields;
+        for (field, offset) in fields.iter_mut().zip(offsets) {
+            *field = field.wrapping_add(offset);
+        }
+        Next { fields, lines, scales: panel == 0 }
+    }
+
     /// Number of the group's input `input` in the output, and its row.
     #[inline(always)]
-    fn input(&self, input: usize) -> (usize, usize) {
+    pub fn input(&self, input: usize) -> (usize, usize) {
         self.part.input(self.group, input)
+    }
+
+    /// Asks for the memory that results of some inputs from `first` on go to: each of them takes a
+    /// line of its own, which a store would have to wait for. Never inlined: the compiler would
+    /// prepare the loops of all callers for every tile, even for those that have no panels.
+    ///
+    /// # Safety
+    /// The machine has `S`.
+    #[inline(never)]
+    pub unsafe fn expect<S: Simd>(&self, first: usize, count: usize) {
+        let (sink, groups) = (&self.part.sink, self.part.groups);
+        // The line before has come with the rows before.
+        let last = self.first.wrapping_add_unsigned(S::LANES - 1).cast_unsigned();
+        for input in first..first + count {
+            let at = (input * groups + self.group) * sink.planes;
+            for plane in at..at + sink.planes {
+                // SAFETY: the caller's promise; any address may be asked for.
+                unsafe {
+                    let to = sink.out.wrapping_add((plane * sink.rows).wrapping_add(last));
+                    S::prefetch_far(to.cast_const().cast());
+                }
+            }
+        }
     }
 
     /// [`Vector::emit`] of some inputs from `first` on.
@@ -380,19 +476,36 @@ impl Vector<'_> {
     unsafe fn put<S: Simd>(&self, at: usize, plane: usize, value: S::F) {
         let sink = &self.part.sink;
         let plane = (at * sink.planes + plane) * sink.rows;
-        let row = |lane: usize| plane + self.first.wrapping_add_unsigned(lane).cast_unsigned();
         if self.lanes.len() == S::LANES {
-            // SAFETY: all lanes are rows of the plane, LANES values from `row(0)` on.
-            unsafe { S::store(sink.out.add(row(0)), value) }
+            // SAFETY: all lanes are rows of the plane, LANES values from the first on.
+            unsafe { S::store(sink.out.add(self.row(plane, 0)), value) }
         } else {
             let mut values = [0f32; TILE_ROWS];
-            // SAFETY: a vector has at most TILE_ROWS lanes; the lanes copied are rows of the plane.
+            // SAFETY: a vector has at most TILE_ROWS lanes; the caller's promise.
             unsafe {
                 S::store(values.as_mut_ptr(), value);
-                for lane in self.lanes.clone() {
-                    sink.out.add(row(lane)).write(values[lane]);
-                }
+                self.put_lanes(plane, &values);
             }
+        }
+    }
+
+    /// Where a lane's value of a plane goes that starts at `plane`.
+    #[inline(always)]
+    fn row(&self, plane: usize, lane: usize) -> usize {
+        plane + self.first.wrapping_add_unsigned(lane).cast_unsigned()
+    }
+
+    /// Stores the lanes that are rows of the group. Never inlined: the compiler would prepare this
+    /// loop, for every place that it is copied to, ahead of every tile.
+    ///
+    /// # Safety
+    /// The sink has the plane; the invariants of `Part`.
+    #[cold]
+    #[inline(never)]
+    unsafe fn put_lanes(&self, plane: usize, values: &[f32; TILE_ROWS]) {
+        for lane in self.lanes.clone() {
+            // SAFETY: the lanes are rows of the plane.
+            unsafe { self.part.sink.out.add(self.row(plane, lane)).write(values[lane]) }
         }
     }
 }
@@ -478,7 +591,35 @@ unsafe fn int_panels<S: Simd, F: IntFormat>(
     panels: &Panels<'_>,
     mut to: Gather<'_, S>,
 ) {
-    let mut from = panels.of_group(vector.group);
+    let from = panels.of_group(vector.group);
+    let blocks = vector.shard_starts[to.shards.start]..vector.shard_starts[to.shards.end];
+    if !to.unpacks {
+        // SAFETY: the caller's promise.
+        return unsafe { each_panel::<S, F, false>(vector, from, std::ptr::null(), &mut to) };
+    }
+    let mut room = [const { MaybeUninit::<S::I>::uninit() }; ROOM];
+    let room = room[..blocks.len() * F::UNPACKED].as_mut_ptr().cast::<S::I>();
+    // SAFETY: the caller's promise; as many vectors as the blocks unpack to are there.
+    unsafe {
+        for (at, block) in blocks.enumerate() {
+            F::unpack::<S>(&vector.fields, block, room.add(at * F::UNPACKED));
+        }
+        each_panel::<S, F, true>(vector, from, room, &mut to);
+    }
+}
+
+/// The panels of [`int_panels`], times unpacked weights (if `U`) or those of the tile.
+///
+/// # Safety
+/// As for [`int_panels`]; `room` has the unpacked blocks of the shards.
+#[inline(always)]
+unsafe fn each_panel<S: Simd, F: IntFormat, const U: bool>(
+    vector: &Vector<'_>,
+    from: &[u32],
+    room: *const S::I,
+    to: &mut Gather<'_, S>,
+) {
+    let mut from = from;
     loop {
         let count = to.len(vector).min(PANEL_ROWS);
         if count == 0 {
@@ -487,13 +628,13 @@ unsafe fn int_panels<S: Simd, F: IntFormat>(
         // SAFETY: the caller's promise.
         unsafe {
             match kernel_rows(count) {
-                2 => int_panel::<S, F, 2>(vector, from, count, &mut to),
-                3 => int_panel::<S, F, 3>(vector, from, count, &mut to),
-                4 => int_panel::<S, F, 4>(vector, from, count, &mut to),
-                6 => int_panel::<S, F, 6>(vector, from, count, &mut to),
-                8 => int_panel::<S, F, 8>(vector, from, count, &mut to),
-                10 => int_panel::<S, F, 10>(vector, from, count, &mut to),
-                _ => int_panel::<S, F, PANEL_ROWS>(vector, from, count, &mut to),
+                2 => int_panel::<S, F, 2, U>(vector, from, count, room, to),
+                3 => int_panel::<S, F, 3, U>(vector, from, count, room, to),
+                4 => int_panel::<S, F, 4, U>(vector, from, count, room, to),
+                6 => int_panel::<S, F, 6, U>(vector, from, count, room, to),
+                8 => int_panel::<S, F, 8, U>(vector, from, count, room, to),
+                10 => int_panel::<S, F, 10, U>(vector, from, count, room, to),
+                _ => int_panel::<S, F, PANEL_ROWS, U>(vector, from, count, room, to),
             }
         }
         if to.len(vector) > 0 {
@@ -505,12 +646,13 @@ unsafe fn int_panels<S: Simd, F: IntFormat>(
 /// One panel of `R` rows, the first `count` of which count.
 ///
 /// # Safety
-/// As for [`int_inputs`].
+/// As for [`each_panel`].
 #[inline(always)]
-unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize>(
+unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize, const U: bool>(
     vector: &Vector<'_>,
     from: &[u32],
     count: usize,
+    room: *const S::I,
     to: &mut Gather<'_, S>,
 ) {
     let record = F::Record::WORDS * 4 * R;
@@ -519,13 +661,89 @@ unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize>(
     for (r, row) in rows.iter_mut().enumerate() {
         *row = from.wrapping_add(4 * r);
     }
-    let (shards, first) = (to.shards.clone(), to.next == vector.part.inputs.start);
+    let (shards, inputs) = (to.shards.clone(), &vector.part.inputs);
+    let (first, panel) = (to.next == inputs.start, (to.next - inputs.start) / PANEL_ROWS);
     // SAFETY: the machine has `S`; the panel has all blocks by the slice above; all shards of the
     // pass are written.
     unsafe {
+        if to.shards.end == vector.part.shards {
+            vector.expect::<S>(to.next, count);
+        }
         let slots = to.slots(vector, count);
-        int_shards::<S, F, R, R>(vector, rows, record, first, shards, slots);
+        if U {
+            unpacked_shards::<S, F, R, R>(vector, rows, record, panel, shards, room, slots);
+        } else {
+            int_shards::<S, F, R, R>(vector, rows, record, first, shards, slots);
+        }
         to.done(vector, count);
+    }
+}
+
+/// [`int_shards`] of unpacked weights. Asks for a share of the weights that the next pass unpacks.
+///
+/// # Safety
+/// As for [`int_shards`]; `room` has the unpacked blocks of the shards.
+#[inline(always)]
+unsafe fn unpacked_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>(
+    vector: &Vector<'_>,
+    rows: [*const u8; R],
+    record: usize,
+    panel: usize,
+    shards: Range<usize>,
+    room: *const S::I,
+    to: &mut [[MaybeUninit<S::F>; SHARDS]],
+) {
+    let (start, end) = (vector.shard_starts[shards.start], vector.shard_starts[shards.end]);
+    let next = vector.next_pass::<F>(start..end, panel);
+    // SAFETY: the caller's promise.
+    unsafe {
+        for shard in shards {
+            let mut acc = [S::zero(); R];
+            for block in vector.shard_starts[shard]..vector.shard_starts[shard + 1] {
+                next.ask::<S, F>(block - start);
+                let mut x = rows;
+                for x in &mut x {
+                    *x = x.add(block * record);
+                }
+                let from = room.add((block - start) * F::UNPACKED);
+                F::unpacked_step::<S, R, STRIDE>(from, x, &mut acc);
+            }
+            // By number: an iterator over the array would copy it to memory.
+            for r in 0..R {
+                if r < to.len() {
+                    to[r][shard].write(acc[r]);
+                }
+            }
+        }
+    }
+}
+
+/// What a panel asks for of the weights of the next pass.
+struct Next {
+    /// Codes and scales that the pass begins with.
+    fields: [*const u8; FIELDS],
+    /// Lines of each block's codes.
+    lines: Range<usize>,
+    /// Whether scales too.
+    scales: bool,
+}
+
+impl Next {
+    /// Asks for the share of one block.
+    ///
+    /// # Safety
+    /// The machine has `S`.
+    #[inline(always)]
+    unsafe fn ask<S: Simd, F: IntFormat>(&self, block: usize) {
+        // SAFETY: the caller's promise; any address may be asked for.
+        unsafe {
+            for line in self.lines.clone() {
+                S::prefetch_far(self.fields[0].wrapping_add((block * F::LINES + line) * LINE));
+            }
+            if self.scales {
+                S::prefetch_far(self.fields[1].wrapping_add(block * F::SCALES));
+            }
+        }
     }
 }
 
@@ -566,137 +784,6 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
                     to[r][shard].write(acc[r]);
                 }
             }
-        }
-    }
-}
-
-/// Some shards of one vector of rows times all its inputs, several inputs at a time.
-///
-/// # Safety
-/// As for [`int_inputs`].
-#[inline(always)]
-unsafe fn float_inputs<S: Simd, F: FloatFormat>(vector: &Vector<'_>, mut to: Gather<'_, S>) {
-    // SAFETY: the caller's promise; inputs stay in the part's range.
-    unsafe {
-        while S::FLOAT_ROWS >= 12 && to.len(vector) >= 12 {
-            float_rows::<S, F, 12, 2>(vector, &mut to);
-        }
-        while S::FLOAT_ROWS >= 6 && to.len(vector) >= 6 {
-            float_rows::<S, F, 6, 4>(vector, &mut to);
-        }
-        while S::FLOAT_ROWS >= 3 && to.len(vector) >= 3 {
-            float_rows::<S, F, 3, 8>(vector, &mut to);
-        }
-        while S::FLOAT_ROWS >= 2 && to.len(vector) >= 2 {
-            float_rows::<S, F, 2, 8>(vector, &mut to);
-        }
-        while to.len(vector) > 0 {
-            float_rows::<S, F, 1, 8>(vector, &mut to);
-        }
-    }
-}
-
-/// Elements of a shard: float shards are cut on 32 elements, the last may be short.
-fn shard_elements(columns: usize, shards: usize, shard: usize) -> Range<usize> {
-    let units = part_blocks(columns.div_ceil(32), shards, shard);
-    (units.start * 32).min(columns)..(units.end * 32).min(columns)
-}
-
-/// The next `R` inputs, an accumulator for each element index mod 8, `L` of the eight at a time:
-/// the fewer there are, the more inputs meet a loaded weight. Their tree adds neighbours first, so
-/// a pass of two or four of them is done when it ends.
-///
-/// # Safety
-/// As for [`int_inputs`].
-#[inline(always)]
-unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
-    vector: &Vector<'_>,
-    to: &mut Gather<'_, S>,
-) {
-    let x = vector.part.x;
-    let (start, shards) = (to.next, to.shards.clone());
-    let first = start == vector.part.inputs.start;
-    let values: [_; R] = std::array::from_fn(|r| x.values(vector.input(start + r).1).as_ptr());
-    // SAFETY: the machine has `S`; elements are below `columns`, as many as values and tile have;
-    // all shards of the pass are written.
-    unsafe {
-        let slots = to.slots(vector, R);
-        for shard in shards {
-            let elements = shard_elements(x.columns(), vector.part.shards, shard);
-            float_shard::<S, F, R, L>(vector, &values, (elements, first), shard, slots);
-        }
-        to.done(vector, R);
-    }
-}
-
-/// One shard of [`float_rows`], which asks for weights ahead if these rows are the first.
-///
-/// # Safety
-/// The machine has `S`; the elements are in the tile and in the values.
-#[inline(always)]
-unsafe fn float_shard<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
-    vector: &Vector<'_>,
-    values: &[*const f32; R],
-    (elements, first): (Range<usize>, bool),
-    shard: usize,
-    to: &mut [[MaybeUninit<S::F>; SHARDS]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        // Sums of two neighbouring accumulators, of four of them in the first one's place.
-        let mut pairs = [[S::zero(); 4]; R];
-        for lanes in 0..8 / L {
-            let mut acc = [[S::zero(); L]; R];
-            let mut k = elements.start + lanes * L;
-            while k + L <= elements.end {
-                if first && lanes == 0 {
-                    let weights = vector.fields[0].wrapping_add(k * TILE_ROWS * F::BYTES + AHEAD);
-                    for line in 0..8 * TILE_ROWS * F::BYTES / LINE {
-                        S::prefetch(weights.wrapping_add(line * LINE));
-                    }
-                }
-                for lane in 0..L {
-                    float_step::<S, F, R, L>(vector, values, k + lane, lane, &mut acc);
-                }
-                k += 8;
-            }
-            for lane in 0..L {
-                if k + lane < elements.end {
-                    float_step::<S, F, R, L>(vector, values, k + lane, lane, &mut acc);
-                }
-            }
-            for (pairs, acc) in pairs.iter_mut().zip(&acc) {
-                for pair in 0..L / 2 {
-                    pairs[lanes * L / 2 + pair] = S::add_f32(acc[2 * pair], acc[2 * pair + 1]);
-                }
-            }
-        }
-        // By number and written out, as in `emit`.
-        for r in 0..R {
-            let p = pairs[r];
-            let (low, high) = (S::add_f32(p[0], p[1]), S::add_f32(p[2], p[3]));
-            to[r][shard].write(S::add_f32(low, high));
-        }
-    }
-}
-
-/// Element `k` of `R` inputs.
-///
-/// # Safety
-/// The machine has `S`; element `k` is in the tile and in the values.
-#[inline(always)]
-unsafe fn float_step<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
-    vector: &Vector<'_>,
-    values: &[*const f32; R],
-    k: usize,
-    lane: usize,
-    acc: &mut [[S::F; L]; R],
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let w = F::load::<S>(vector.fields[0].add(k * TILE_ROWS * F::BYTES));
-        for (acc, values) in acc.iter_mut().zip(values) {
-            acc[lane] = S::fma(w, S::splat_f32(*values.add(k)), acc[lane]);
         }
     }
 }

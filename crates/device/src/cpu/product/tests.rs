@@ -256,6 +256,66 @@ fn more_inputs_than_a_part_takes() {
     }
 }
 
+/// One part that does everything, as large matrices have them: only such a part makes panels.
+fn in_one_part(pool: &Pool, job: Job<'_>) {
+    let mut task = Task::new(job);
+    task.cut(usize::MAX);
+    for part in 0..task.tile_parts * task.input_parts {
+        task.run(part, pool);
+    }
+}
+
+/// As few rows as make panels worth it, times so many inputs.
+fn check_panels(format: Format, columns: usize, counts: &[usize]) {
+    const ROWS: usize = TILE_ROWS * GATHER_TILES;
+    let pool = Pool::new(1);
+    let bytes = random_rows(format, ROWS, columns, false, columns as u64);
+    let most = counts.iter().max().expect("some");
+    let x = random_inputs(*most, columns, 8);
+    let wanted = expect_shards(format, &bytes, columns, &x, false);
+    for isa in Isa::available().filter(|isa| *isa != Isa::Scalar) {
+        let source = source(format, ROWS, columns, 1, &bytes);
+        let weights = Weights::new(&source, &config(isa, false), &pool, &mut Packed::default())
+            .expect("fits");
+        for &n in counts {
+            let x = &x[..n * columns];
+            let made = inputs(&pool, weights.activation(), x, columns);
+            let x = view(&made, weights.activation(), x, columns);
+            for planes in [1, 2, 8] {
+                let mut out = vec![f32::NAN; n * planes * ROWS];
+                let (stack, groups, picks) = (0, 1, None);
+                let to = output(planes, &mut out);
+                in_one_part(&pool, Job { weights: &weights, stack, groups, x, picks, out: to });
+                let mut values = vec![f32::NAN; out.len()];
+                for (input, rows) in wanted[..n].iter().enumerate() {
+                    for (row, shards) in rows.iter().enumerate() {
+                        for (plane, value) in planes_of(shards, planes).into_iter().enumerate() {
+                            values[(input * planes + plane) * ROWS + row] = value;
+                        }
+                    }
+                }
+                assert_same(&out, &values, &(format, isa, columns, n, planes));
+            }
+        }
+    }
+}
+
+#[test]
+fn panels_equal_the_definition() {
+    for format in FORMATS_ALL {
+        // Panels of every width, alone and behind a whole one.
+        check_panels(format, 512, &[2, 11, 12, 13, 14, 15, 16, 18, 20, 22, 25]);
+    }
+    // Some shards at a time.
+    for format in [Format::F16, Format::Q8_0, Format::Q2K, Format::Q4K, Format::Iq2Xxs] {
+        check_panels(format, 4096, &[12, 14]);
+    }
+    // Unpacked weights that have no room.
+    for format in [Format::Q8_0, Format::Q2K] {
+        check_panels(format, 12288, &[13]);
+    }
+}
+
 #[test]
 fn odd_widths_of_float_formats() {
     for format in [Format::F32, Format::F16, Format::Bf16] {
@@ -288,6 +348,7 @@ fn extremes_of_integers_do_not_overflow() {
     for format in
         FORMATS_ALL.into_iter().filter(|format| format.info().activation != Activation::F32)
     {
+        // The last point of IQ2_XXS is one with the largest sum.
         for fill in [0x00, 0x7f, 0x80, 0xff] {
             let mut bytes = vec![fill; format.row_bytes(512).expect("whole blocks")];
             for block in bytes.chunks_exact_mut(format.info().block_bytes) {
@@ -298,6 +359,9 @@ fn extremes_of_integers_do_not_overflow() {
                     block[0] = 127;
                 }
             }
+            // Many rows of them, for panels.
+            let rows = TILE_ROWS * GATHER_TILES;
+            let many = bytes.repeat(rows);
             for sign in [1.0, -1.0] {
                 let x = vec![sign; 512];
                 let wanted = expect_shards(format, &bytes, 512, &x, false);
@@ -313,11 +377,36 @@ fn extremes_of_integers_do_not_overflow() {
                     let (stack, groups, picks) = (0, 1, None);
                     let job = Job { weights: &weights, stack, groups, x, picks, out: out_tree };
                     products(&pool, [job]);
-                    assert_same(&out, &[tree8(&wanted[0][0])], &(format, isa, fill, sign));
+                    let wanted = tree8(&wanted[0][0]);
+                    assert_same(&out, &[wanted], &(format, isa, fill, sign));
+                    extremes_in_panels(&pool, (format, isa), &many, sign, wanted);
                 }
             }
         }
     }
+}
+
+/// Two panels of equal inputs times equal rows of 512 columns.
+fn extremes_in_panels(
+    pool: &Pool,
+    (format, isa): (Format, Isa),
+    bytes: &[u8],
+    value: f32,
+    wanted: f32,
+) {
+    const INPUTS: usize = PANEL_ROWS + 1;
+    let rows = TILE_ROWS * GATHER_TILES;
+    let source = source(format, rows, 512, 1, bytes);
+    let weights =
+        Weights::new(&source, &config(isa, false), pool, &mut Packed::default()).expect("fits");
+    let x = vec![value; INPUTS * 512];
+    let made = inputs(pool, weights.activation(), &x, 512);
+    let x = view(&made, weights.activation(), &x, 512);
+    let mut out = vec![f32::NAN; INPUTS * rows];
+    let to = Output::Tree(&mut out);
+    let (stack, groups, picks) = (0, 1, None);
+    in_one_part(pool, Job { weights: &weights, stack, groups, x, picks, out: to });
+    assert_same(&out, &vec![wanted; INPUTS * rows], &(format, isa, value));
 }
 
 #[test]

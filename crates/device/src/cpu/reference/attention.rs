@@ -25,8 +25,9 @@ use std::cell::Ref;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Keys that are unpacked at a time for all heads of a block.
-const TILE: usize = 32;
+/// Keys that are unpacked at a time for all heads of a block: with the queries of a few heads they
+/// stay in the first-level cache.
+const TILE: usize = 16;
 /// Compressed rows that stay unpacked between scores and values, if a row has no more.
 const KEPT: usize = 64;
 /// Rows whose windows are unpacked together.

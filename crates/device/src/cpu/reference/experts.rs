@@ -9,7 +9,7 @@ use crate::cpu::isa::{Kernel, call, parts};
 use crate::cpu::math::silu;
 use crate::cpu::pool::Pool;
 use crate::cpu::product::{Batch, Inputs, Job, Open, Output, View, Weights, cut};
-use crate::cpu::share::{Pieces, Whole};
+use crate::cpu::share::Whole;
 use crate::cpu::store::Ask;
 use crate::cpu::{Cpu, Isa, check, size, weights};
 use crate::{Cells, Error, Experts, Ffn, Matrix};
@@ -134,65 +134,73 @@ struct Sum<'a> {
     top_k: usize,
     halves: Whole<'a, f32>,
     shards: Whole<'a, f32>,
-    out: Pieces<'a, f32>,
+    out: Whole<'a, f32>,
     width: usize,
 }
 
+/// Values that are summed at a time: so few that the cells stay in the first-level cache, so many
+/// that each of some twenty runs of memory is read for a while before the next one.
+const RUN: usize = 1024;
+
 impl Kernel for Sum<'_> {
     #[inline(always)]
-    fn run(&self, _part: usize, rows: Range<usize>) {
-        const LANES: usize = 16;
+    fn run(&self, _part: usize, items: Range<usize>) {
+        let runs = self.width.div_ceil(RUN);
+        let mut cells = [[0f32; RUN]; 8];
+        for item in items {
+            self.add(item / runs, item % runs * RUN, &mut cells);
+        }
+    }
+}
+
+impl Sum<'_> {
+    /// A run of values of a row.
+    #[inline(always)]
+    fn add(&self, row: usize, start: usize, cells: &mut [[f32; RUN]; 8]) {
         let (width, count) = (self.width, self.cells.count);
         let (planes, first) = (half_planes(self.cells), self.cells.first % 4);
-        for row in rows {
-            let ids = &self.ids[row * self.top_k..][..self.top_k];
-            let places = &self.places[row * self.top_k..][..self.top_k];
-            // SAFETY: all products have ended, and each row belongs to one part.
-            let (shards, out) = unsafe {
-                let shards = row * count * width..(row + 1) * count * width;
-                (self.shards.read(shards), self.out.get(row))
-            };
-            for start in (0..width).step_by(LANES) {
-                let lanes = (width - start).min(LANES);
-                let mut cells = [[0f32; LANES]; 8];
-                let add = |cell: &mut [f32; LANES], from: &[f32]| {
-                    // A whole run is an array, so that its loop is an addition of vectors.
-                    if let Some(from) = from[start..].first_chunk::<LANES>() {
-                        (0..LANES).for_each(|i| cell[i] += from[i]);
-                    } else {
-                        cell.iter_mut().zip(&from[start..]).for_each(|(cell, v)| *cell += v);
-                    }
-                };
-                for (id, place) in ids.iter().zip(places) {
-                    if *place == NOWHERE {
-                        continue;
-                    }
-                    let group = expert_group(*id as usize, self.cells.experts) - first;
-                    let at = *place as usize * planes * width;
-                    // SAFETY: as above.
-                    let halves = unsafe { self.halves.read(at..at + planes * width) };
-                    add(&mut cells[group], &halves[..width]);
-                    if planes == 2 {
-                        add(&mut cells[4 + group], &halves[width..]);
-                    }
-                }
-                for (cell, shard) in cells.iter_mut().zip(shards.chunks_exact(width)) {
-                    add(cell, shard);
-                }
-                // The tree, all lanes at once: neighbours, then neighbours of those.
-                let mut left = count;
-                while left > 1 {
-                    left /= 2;
-                    for cell in 0..left {
-                        let (a, b) = (cells[2 * cell], cells[2 * cell + 1]);
-                        for i in 0..LANES {
-                            cells[cell][i] = a[i] + b[i];
-                        }
-                    }
-                }
-                out[start..][..lanes].copy_from_slice(&cells[0][..lanes]);
+        let len = (width - start).min(RUN);
+        let ids = &self.ids[row * self.top_k..][..self.top_k];
+        let places = &self.places[row * self.top_k..][..self.top_k];
+        for cell in &mut cells[..count] {
+            cell[..len].fill(0.0);
+        }
+        for (id, place) in ids.iter().zip(places) {
+            if *place == NOWHERE {
+                continue;
+            }
+            let group = expert_group(*id as usize, self.cells.experts) - first;
+            for plane in 0..planes {
+                let at = (*place as usize * planes + plane) * width + start;
+                // SAFETY: all products have ended.
+                add_to(&mut cells[4 * plane + group], unsafe { self.halves.read(at..at + len) });
             }
         }
+        for (cell, to) in cells[..count].iter_mut().enumerate() {
+            let at = (row * count + cell) * width + start;
+            // SAFETY: as above.
+            add_to(to, unsafe { self.shards.read(at..at + len) });
+        }
+        // The tree: neighbours, then neighbours of those.
+        let mut step = 1;
+        while step < count {
+            for cell in (0..count).step_by(2 * step) {
+                let (left, right) = cells.split_at_mut(cell + step);
+                add_to(&mut left[cell], &right[0][..len]);
+            }
+            step *= 2;
+        }
+        let out = row * width + start;
+        // SAFETY: each run of values belongs to one part.
+        unsafe { self.out.part(out..out + len) }.copy_from_slice(&cells[0][..len]);
+    }
+}
+
+/// `to += from`, value by value.
+#[inline(always)]
+fn add_to(to: &mut [f32; RUN], from: &[f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += from;
     }
 }
 
@@ -370,12 +378,14 @@ fn evaluate(
         top_k: s.top_k,
         halves,
         shards,
-        out: Pieces::new(out, s.d),
+        out: Whole::new(out),
         width: s.d,
     };
     let middle = s.pairs + s.n;
     let cut_middle = parts(pool, middle, 16 * of_pairs.width.max(of_rows.width));
-    let cut_sum = parts(pool, s.n, (s.top_k + 8) * s.d);
+    let runs = s.n * s.d.div_ceil(RUN);
+    // Values are read once each, which takes longer than a multiplication.
+    let cut_sum = parts(pool, runs, 4 * (s.top_k + 8) * RUN.min(s.d));
     let row = |item: usize| match item.checked_sub(s.pairs) {
         None => of_pairs.row(isa, item),
         Some(item) => of_rows.row(isa, item),
@@ -386,7 +396,7 @@ fn evaluate(
             (first.parts(), &|part| first.run(part, pool)),
             (cut_middle, &|part| cut(middle, cut_middle, part).for_each(row)),
             (last.parts(), &|part| last.run(part, pool)),
-            (cut_sum, &|part| call(isa, &sum, part, cut(s.n, cut_sum, part))),
+            (cut_sum, &|part| call(isa, &sum, part, cut(runs, cut_sum, part))),
         ],
     );
     first.keep(pool);
