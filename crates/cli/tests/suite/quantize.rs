@@ -260,10 +260,12 @@ fn begun(words: &[&str], file: &Path) -> Child {
     child
 }
 
-/// Removes a model and the drafter beside it.
-fn remove_both(output: &Path) {
-    for path in [output, &output.with_file_name("nano-mtp.gguf")] {
-        std::fs::remove_file(path).expect("a run has ended well");
+/// Removes what runs have written beside their checkpoint, whole or not.
+fn remove_written(folder: &Path) {
+    for entry in std::fs::read_dir(folder).expect("a folder of this test").flatten() {
+        if entry.file_name().to_string_lossy().starts_with("nano") {
+            std::fs::remove_file(entry.path()).expect("nobody writes any more");
+        }
     }
 }
 
@@ -289,7 +291,7 @@ fn a_second_run_is_refused() {
             break;
         }
         assert!(was_through && attempt < TRIES, "{:?}: {message}", second.status);
-        remove_both(&output);
+        remove_written(&input);
     }
     assert_same_files(&output, "models/nano.gguf");
 }
@@ -342,11 +344,12 @@ fn a_killed_run_goes_on_where_it_was() {
         let mut child = begun(&words(&input, &output, &["--threads", "1"]), &journal);
         // One that has ended meanwhile cannot be killed.
         let _killed = child.kill();
-        if !child.wait().expect("it ended").success() {
+        child.wait().expect("it ended");
+        if journal.exists() && !output.exists() {
             break;
         }
         assert!(attempt < TRIES, "it is always through before it is killed");
-        remove_both(&output);
+        remove_written(&input);
     }
     assert!(!output.exists(), "the file appears only when it is complete");
     assert!(journal.exists(), "tensors were finished before the kill");
