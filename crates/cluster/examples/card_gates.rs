@@ -3,14 +3,15 @@
 //!
 //! `cargo run --release -p ironstar-cluster --example card_gates [folder of compiled kernels]`; the
 //! folder is else that of `ironstar` itself. The program starts itself a second time, as a rank
-//! that is a processor, so that one card will do. Last, two processes that share card 0 pass gates:
-//! they take turns on it, so that only their sums mean anything.
+//! that is a processor, so that one card will do. Last, two processes with a card each pass gates,
+//! or, where there is one card, take turns on it, so that only their sums mean anything.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example")]
 
 use ironstar_cluster::{Cluster, Member, Settings, Transport};
 use ironstar_device::{
     Backend, Buffer, CudaConfig, Element, GateKind, GatePeer, GateRoute, Gpu, GpuConfig, Step,
+    cuda_devices,
 };
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Gates of a step, and steps.
 const GATES: usize = 80;
 const STEPS: usize = 60;
-const SHARED_STEPS: usize = 3;
+const TURNS: usize = 3;
 const FLOATS: usize = 4096;
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -31,7 +32,10 @@ fn main() -> Result<(), Failure> {
         let group = Cluster::join(member)?;
         let _ = transport;
         return match role.as_str() {
-            "card" => card(group, GateRoute::Shared, SHARED_STEPS, folder).map(|_| ()),
+            "card" => {
+                let (own, steps) = other_card();
+                card(group, GateRoute::Shared, steps, own, folder).map(|_| ())
+            }
             _ => processor(group, role == "echo"),
         };
     }
@@ -39,7 +43,7 @@ fn main() -> Result<(), Failure> {
     let own = own.map(|path| path.display().to_string()).unwrap_or_default();
     let folder = words.first().cloned().unwrap_or(own);
     // Compiling takes longer than ranks wait for each other.
-    drop(open(&folder)?);
+    drop(open(0, &folder)?);
     println!(
         "{FLOATS} floats a gate, {GATES} gates a step: us a gate by the clock of the host, and"
     );
@@ -52,13 +56,13 @@ fn main() -> Result<(), Failure> {
         ("carried, tcp", GateRoute::Carried, "peer", tcp),
         ("host, shm", GateRoute::Host, "peer", Transport::Shm),
         ("host, tcp", GateRoute::Host, "peer", tcp),
-        ("two processes on card 0", GateRoute::Shared, "card", Transport::Shm),
+        ("processes with cards", GateRoute::Shared, "card", Transport::Shm),
     ] {
         let hub = Cluster::bind("127.0.0.1:0".parse()?, 2, transport, Settings::default())?;
         let mut other = start(&hub.address().to_string(), role, transport, &folder)?;
-        let steps = if role == "card" { SHARED_STEPS } else { STEPS };
-        match Cluster::lead(hub).map_err(Failure::from).and_then(|g| card(g, most, steps, &folder))
-        {
+        let steps = if role == "card" { other_card().1 } else { STEPS };
+        let group = Cluster::lead(hub).map_err(Failure::from);
+        match group.and_then(|group| card(group, most, steps, 0, &folder)) {
             Ok(line) => println!("{name:24} {line}"),
             Err(error) => println!("{name:24} failed: {error}"),
         }
@@ -80,15 +84,29 @@ fn part(rank: usize, gate: usize) -> Vec<f32> {
     (0..FLOATS).map(|at| ((at * 31 + rank * 7 + gate) % 1009) as f32 * 0.37 - 150.0).collect()
 }
 
-fn open(folder: &str) -> Result<Gpu, Failure> {
+/// The card of a second process, and the steps of both: card 0 again takes turns, which are long.
+fn other_card() -> (u32, usize) {
+    match cuda_devices() {
+        Ok(devices) if devices.len() > 1 => (1, STEPS),
+        _ => (0, TURNS),
+    }
+}
+
+fn open(device: u32, folder: &str) -> Result<Gpu, Failure> {
     let cache = (!folder.is_empty()).then(|| folder.into());
-    let config = CudaConfig { cache, ..CudaConfig::default() };
+    let config = CudaConfig { device, cache, ..CudaConfig::default() };
     Ok(Gpu::cuda(&config, GpuConfig::default())?)
 }
 
 /// Rank 0 or 1 with a card; gives what its gates took.
-fn card(group: Cluster, most: GateRoute, steps: usize, folder: &str) -> Result<String, Failure> {
-    let gpu = open(folder)?;
+fn card(
+    group: Cluster,
+    most: GateRoute,
+    steps: usize,
+    device: u32,
+    folder: &str,
+) -> Result<String, Failure> {
+    let gpu = open(device, folder)?;
     let mut gpu = gpu.with_exchange(Box::new(group)).with_gates(most, LIMIT);
     gpu.join_epoch()?;
     let note = gpu.gates_note().unwrap_or_default();

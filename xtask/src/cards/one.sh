@@ -32,7 +32,7 @@ part read-8k 40 2 'reading|hash of' check "$model" --prompt 8192 --chunk 4096 --
 part read-32k 60 2 'reading|hash of' check "$model" --prompt 32768 --chunk 4096 --answer 32
 
 # Gates of several processes, whose cards are this one: two of them take turns on it.
-part gates 70 7 'shared|carried|host|two processes' card_gates
+part gates 70 7 'shared|carried|host|processes with cards' card_gates
 part pair 90 2 'sums of cards|one text|other' pair
 part deep 70 2 behind check "$model" --prompt 512 --chunk 512 --answer 32 --depths 262144,1000000
 

@@ -10,6 +10,7 @@ part nano 90 6 "one answer|$seen" gpu_check models/nano.gguf --prompt 200 --answ
 part one-8k 40 2 'hash of|reading' check "$model" --prompt 8192 --answer 64 --chunk 4096
 part two-8k 40 3 'hash of|reading|gates in' \
     check "$model" --prompt 8192 --answer 64 --chunk 4096 --ranks 2
+part gates 70 2 'processes with cards' card_gates
 part pair 90 2 'sums of cards|one text|other' pair
 
 # What `sim` makes of one card's costs, beside what two cards took: threads, then processes.
