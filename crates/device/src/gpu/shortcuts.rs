@@ -10,10 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 19] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "later", "weights", "norms", "route", "queries", "behind", "pairs", "ahead", "scores",
-    "sinkhorn",
+    "later", "weights", "norms", "route", "queries", "behind", "pairs", "scores", "sinkhorn",
 ];
 
 impl Shortcuts {
@@ -57,12 +56,10 @@ impl Shortcuts {
     pub const BEHIND: Shortcuts = Shortcuts(32_768);
     /// Threads of tall float tiles have pairs of rows and slots.
     pub const PAIRS: Shortcuts = Shortcuts(65_536);
-    /// Groups that make a tile of chosen experts ask for the weights of one that comes after it.
-    pub const AHEAD: Shortcuts = Shortcuts(131_072);
     /// The indexer scores very many rows on matrix units.
-    pub const SCORES: Shortcuts = Shortcuts(262_144);
+    pub const SCORES: Shortcuts = Shortcuts(131_072);
     /// What only the spread behind a sublayer needs is made beside it, for few rows.
-    pub const SINKHORN: Shortcuts = Shortcuts(524_288);
+    pub const SINKHORN: Shortcuts = Shortcuts(262_144);
 
     /// The names of all of them.
     #[must_use]
@@ -134,7 +131,6 @@ mod tests {
             Shortcuts::QUERIES,
             Shortcuts::BEHIND,
             Shortcuts::PAIRS,
-            Shortcuts::AHEAD,
             Shortcuts::SCORES,
             Shortcuts::SINKHORN,
         ];

@@ -217,9 +217,6 @@ pub(super) fn grid(gpu: &Gpu, kernel: &Kernel, a: &mut ProductArgs, tiles: u32) 
         a.run = 1;
         return [tiles, rows, 8];
     }
-    if a.stacked != 0 && gpu.takes(Shortcuts::AHEAD) {
-        (a.run, a.source) = (gpu.multiprocessors(), tiles);
-    }
     match a.stacked {
         0 => [tiles, rows, a.groups],
         _ => [rows, tiles, a.groups],
