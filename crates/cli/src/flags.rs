@@ -202,10 +202,11 @@ pub struct Model {
     #[arg(short, long, value_name = "N", default_value_t = 8192,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub ctx: usize,
-    /// Rows a prefill step; the answer does not depend on it
-    #[arg(long, value_name = "N", default_value_t = 512,
+    /// Rows a prefill step (default: 512, on a card that has room for it 4096); the answer does not
+    /// depend on it
+    #[arg(long, value_name = "N",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=8192))]
-    pub prefill_chunk: usize,
+    pub prefill_chunk: Option<usize>,
     /// Keep what was read in a folder, so that later runs need not read it again
     /// (docs/state-format.md)
     #[arg(long, value_name = "FOLDER")]
@@ -232,6 +233,10 @@ pub struct Model {
     pub steering: Steering,
 }
 
+/// Rows of a prefill step of a processor; of a card, whose tiles of chosen experts are full then.
+pub const CHUNK: usize = 512;
+pub const CARD_CHUNK: usize = 4096;
+
 impl BackendName {
     /// What the engine calls it.
     pub fn choice(self) -> BackendChoice {
@@ -240,6 +245,11 @@ impl BackendName {
             BackendName::Cpu => BackendChoice::Cpu,
             BackendName::Cuda => BackendChoice::Cuda,
         }
+    }
+
+    /// Rows of a prefill step where none are named: every rank of a group must take the same.
+    pub fn chunk(self) -> usize {
+        if self == BackendName::Cuda { CARD_CHUNK } else { CHUNK }
     }
 }
 

@@ -1,21 +1,21 @@
 //! From flags to an opened model: the file that was named, or the one inside the binary.
 
-use crate::commands::gib;
 use crate::debug::StepPrinter;
 use crate::failure::Failure;
 use crate::flags::{self, BackendName, DebugKey, IsaName, Numerics};
 use crate::progress::Progress;
 use crate::ranks::{self, Group};
-use ironstar_device::{CudaDevice, Isa, Shortcuts, cuda_devices};
+use card::CardPlan;
+use ironstar_device::{Isa, Shortcuts, cuda_devices};
 use ironstar_engine::{Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
-use ironstar_model::{
-    Directions, Model, Options as ModelOptions, RowStorage, Shape, SteeringScales,
-};
+use ironstar_model::{Directions, RowStorage, SteeringScales};
 use ironstar_text::Tokenizer;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+mod card;
 
 /// The small model that every binary carries, and its next-token block.
 #[cfg(feature = "bundled-model")]
@@ -73,7 +73,7 @@ pub fn engine_of(flags: &flags::Model, made: Option<Opened>) -> Result<(Engine, 
         kernel_cache: kernel_cache(),
         threads: flags.threads.map_or(0, usize::from),
         isa: flags.isa.map(isa),
-        step_rows: flags.prefill_chunk,
+        step_rows: flags.prefill_chunk.unwrap_or(flags.backend.chunk()),
         float_products: flags.numerics != Numerics::Quantized,
         round_trips: flags.numerics != Numerics::Exact,
         rows: rows(flags.numerics),
@@ -83,7 +83,7 @@ pub fn engine_of(flags: &flags::Model, made: Option<Opened>) -> Result<(Engine, 
         store_ram_bytes: u64::from(flags.state_ram_mib) << 20,
         ..EngineOptions::default()
     };
-    let options = EngineOptions { cards: cards(flags, &group, (&opened, &options)), ..options };
+    let options = on_cards(flags, &group, (&opened, options));
     let bar = Progress::new("loading", 0, "bytes");
     let mut on_progress = |progress: ironstar_model::Progress<'_>| {
         bar.total(progress.bytes_total as u64);
@@ -138,57 +138,34 @@ fn alone(made: Opened, group: &Group) -> Result<Opened, Failure> {
     Ok(made)
 }
 
-/// The cards, where the model is to be on one of them, and says what that will hold. What keeps the
-/// driver from telling is told by who opens the card.
-fn cards(
+/// Options with the cards, where the model is to be on one of them, and as long steps as it has
+/// room for; says what it will hold. What keeps the driver from telling is told by who opens the
+/// card.
+fn on_cards(
     flags: &flags::Model,
     group: &Group,
-    (opened, options): (&Opened, &EngineOptions),
-) -> Option<Vec<CudaDevice>> {
+    (opened, options): (&Opened, EngineOptions),
+) -> EngineOptions {
     if group.ranks > 1 || group.layers.is_some() || flags.backend == BackendName::Cpu {
-        return None;
+        return options;
     }
     let cards = match (cuda_devices(), flags.backend) {
         (Ok(cards), _) => cards,
         (Err(_), BackendName::Auto) => Vec::new(),
-        (Err(_), _) => return None,
+        (Err(_), _) => return options,
     };
-    let plan = cards.first().and_then(|card| card_plan(card, opened, options, flags.ctx));
-    plan.iter().for_each(|text| ranks::note(text));
-    Some(cards)
-}
-
-/// What a card would hold; a file that cannot be read is told of when it is loaded.
-fn card_plan(
-    card: &CudaDevice,
-    opened: &Opened,
-    options: &EngineOptions,
-    context: usize,
-) -> Option<String> {
-    let bytes = |gguf: &Gguf| -> u64 {
-        gguf.tensors().iter().filter_map(ironstar_gguf::TensorInfo::byte_count).sum()
-    };
-    let weights = bytes(&opened.gguf) + opened.drafter.as_ref().map_or(0, bytes);
-    let unified = match card.unified {
-        true => ", which the processor shares: pages of the file are given back as they are copied",
-        false => "",
-    };
-    let shape = Shape::from_metadata(opened.gguf.metadata()).ok()?;
-    let of_model = ModelOptions {
-        round_trips: options.round_trips,
-        rows: options.rows,
-        step_rows_max: options.step_rows,
-    };
-    let beside = Model::memory_plan(&shape, context, &of_model, opened.drafter.is_some());
-    let beside: u64 = beside.iter().map(|line| line.bytes).sum();
-    Some(format!(
-        "{} has {} free{unified}; the weights take {}, and {} are for a session of {context} \
-         tokens and the steps",
-        card.name,
-        gib(card.memory_free),
-        gib(weights),
-        gib(beside),
-    ))
+    let plan = cards.first().and_then(|card| {
+        let mut plan = CardPlan::new(card, opened, &options, flags)?;
+        if flags.prefill_chunk.is_none() {
+            plan.choose_rows();
+        }
+        ranks::note(&plan.text());
+        Some(plan.rows)
+    });
+    let step_rows = plan.unwrap_or(options.step_rows);
+    // A checkpoint cuts a step.
+    let checkpoint_spacing = options.checkpoint_spacing.max(step_rows);
+    EngineOptions { cards: Some(cards), step_rows, checkpoint_spacing, ..options }
 }
 
 /// Shortcuts that are left out, and those that must be taken.

@@ -21,7 +21,7 @@ pub enum BackendChoice {
 }
 
 /// Room that is kept beside the weights for states, scratch and the driver.
-pub(crate) const RESERVE_BYTES: u64 = 2 << 30;
+pub const RESERVE_BYTES: u64 = 2 << 30;
 
 /// Bytes of weights: what the processor needs, which counts what tensors share once, and a card.
 #[derive(Clone, Copy, Debug)]

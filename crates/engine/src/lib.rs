@@ -58,7 +58,7 @@ mod speculation;
 mod spelled;
 pub mod store;
 
-pub use backend::{BackendChoice, check_host, open_backend};
+pub use backend::{BackendChoice, RESERVE_BYTES, check_host, open_backend};
 pub use cancel::CancelFlag;
 pub use cards::{Cards, OpenFiles, ProcessCard, SumsBy};
 pub use draft::{Speculation, SpeculationReport};

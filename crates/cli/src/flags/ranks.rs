@@ -189,9 +189,9 @@ pub struct Worker {
     #[arg(long, value_name = "NAME", default_value = "quantized")]
     pub numerics: Numerics,
     /// Rows a prefill step, as on rank 0
-    #[arg(long, value_name = "N", default_value_t = 512,
+    #[arg(long, value_name = "N",
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=8192))]
-    pub prefill_chunk: usize,
+    pub prefill_chunk: Option<usize>,
     /// End when standard input does: whoever started it is gone
     #[arg(long, hide = true)]
     pub tied: bool,

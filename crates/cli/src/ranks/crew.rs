@@ -27,7 +27,8 @@ pub fn commands(
     threads: usize,
 ) -> Result<Vec<Command>, Failure> {
     let make = |command: &mut Command| {
-        command.args(["--prefill-chunk", &flags.prefill_chunk.to_string()]);
+        let chunk = flags.prefill_chunk.unwrap_or(flags.backend.chunk());
+        command.args(["--prefill-chunk", &chunk.to_string()]);
         command.args(["--numerics", &value_name(flags.numerics)]);
         if group.layers.is_some() || flags.backend == BackendName::Cuda {
             command.args(["--backend", &value_name(flags.backend)]);
