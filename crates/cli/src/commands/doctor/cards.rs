@@ -2,8 +2,9 @@
 //! on one of them.
 //!
 //! The card loads the whole model, then in turn the part of a rank of 2, 4 and 8 with gates left
-//! out. Gates are those of a card with a processor on a thread, in memory that both have: what two
-//! cards of one machine pay that do not reach each other's memory, and more than those that do.
+//! out. Gates are those of two cards in each other's memory where there are two. Else they are those
+//! of a card with a processor on a thread, in memory that both have: what two cards of one machine
+//! pay that do not reach each other's memory, and more than those that do.
 
 use super::cluster::{Measured, Subject, once};
 use super::verdict::{Found, Speed};
@@ -13,7 +14,7 @@ use crate::loading;
 use ironstar_cluster::{Alone, LinkTime};
 use ironstar_device::{
     Backend, Buffer, CudaConfig, Element, Error as DeviceError, Exchange, GateKind, GatePeer,
-    GateRoute, Gpu, GpuConfig, Local, LocalGroup, Step,
+    GateRoute, Gpu, GpuConfig, Local, LocalGroup, Peers, Step, cuda_devices,
 };
 use ironstar_engine::{Engine, EngineOptions, ProcessCard};
 use std::time::{Duration, Instant};
@@ -36,7 +37,11 @@ pub(super) fn measure(flags: &ClusterTest, subject: &Subject) -> Result<Found, F
         return Err(Failure::caller(text));
     }
     let ranks = flags.ranks.max(2);
-    let (transport, gates) = gates()?;
+    let between = match cuda_devices() {
+        Ok(cards) if cards.len() > 1 => gates_of_cards().map_err(device)?,
+        _ => None,
+    };
+    let (transport, gates) = between.map_or_else(gates, Ok)?;
     let whole = speed(subject, 1)?;
     let mut parts = Vec::new();
     for ranks in [2, 4, 8].into_iter().filter(|ranks| subject.allows(*ranks).is_ok()) {
@@ -73,7 +78,7 @@ fn speed(subject: &Subject, ranks: usize) -> Result<Speed, Failure> {
     };
     let gguf = &subject.opened.gguf;
     let backend: Box<dyn Backend> = match ranks {
-        1 => Box::new(open_card().map_err(device)?),
+        1 => Box::new(open_card(0).map_err(device)?),
         _ => {
             let card = ProcessCard { device: None, most: None };
             let alone: Box<dyn Exchange> = Box::new(Alone::new(0, ranks));
@@ -92,8 +97,9 @@ fn speed(subject: &Subject, ranks: usize) -> Result<Speed, Failure> {
     Ok(best)
 }
 
-fn open_card() -> Result<Gpu, DeviceError> {
-    let config = CudaConfig { cache: loading::kernel_cache(), ..CudaConfig::default() };
+fn open_card(number: u32) -> Result<Gpu, DeviceError> {
+    let cache = loading::kernel_cache();
+    let config = CudaConfig { device: number, cache, ..CudaConfig::default() };
     Gpu::cuda(&config, GpuConfig::default())
 }
 
@@ -101,18 +107,43 @@ fn device(error: DeviceError) -> Failure {
     loading::from_engine(error.into())
 }
 
+/// The times of gates between the first two cards; nothing where these do not reach each other's
+/// memory.
+fn gates_of_cards() -> Result<Option<(&'static str, Vec<LinkTime>)>, DeviceError> {
+    let Ok(peers) = Peers::cuda(&[0, 1]) else { return Ok(None) };
+    // Both are there before they meet: compiling takes longer than they wait for each other.
+    let cards = [open_card(0)?, open_card(1)?];
+    let ends = cards.into_iter().zip(LocalGroup::whole(2, LIMIT));
+    let side = |(gpu, local): (Gpu, Local)| {
+        let (mut gpu, refused) = gpu.with_exchange(Box::new(local)).with_peers(&peers, LIMIT)?;
+        if refused.is_some() {
+            return Ok(None);
+        }
+        gpu.join_epoch()?;
+        pass(&mut gpu).map(Some)
+    };
+    let times: Result<Vec<_>, DeviceError> = std::thread::scope(|scope| {
+        let threads: Vec<_> = ends.map(|end| scope.spawn(|| side(end))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended.map(|side| side.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let times = times?.into_iter().next().flatten();
+    Ok(times.map(|times| ("the cards' memory, inside the graph", times)))
+}
+
 /// How gates went, and the times of all sizes, between the card and a thread. The card is there
 /// before the group is: whoever waits in a group does so no longer than a gate, and compiling the
 /// kernels at the first start takes longer.
 fn gates() -> Result<(&'static str, Vec<LinkTime>), Failure> {
-    let gpu = open_card().map_err(device)?;
+    let gpu = open_card(0).map_err(device)?;
     let mut group = LocalGroup::whole(2, LIMIT);
     let (Some(other), Some(own)) = (group.pop(), group.pop()) else {
         return Err(Failure::ours("a group of two has two ends"));
     };
     let peer = std::thread::Builder::new().name("gates".into()).spawn(move || answer(other));
     let peer = peer.map_err(|error| Failure::environment(format!("starting a thread: {error}")))?;
-    let times = pass(gpu, own);
+    let mut gpu = gpu.with_exchange(Box::new(own)).with_gates(GateRoute::Shared, LIMIT);
+    let times = gpu.join_epoch().and_then(|()| pass(&mut gpu));
     // What kept it from its end is the reason of this end too.
     let ended = peer.join().map_err(|_| Failure::ours("the thread of gates panicked"))?;
     let times = times.map_err(device)?;
@@ -137,16 +168,14 @@ fn answer(local: Local) -> Result<GateRoute, DeviceError> {
 }
 
 /// The card's side: the time of a gate of each size, over steps of many of them.
-fn pass(gpu: Gpu, local: Local) -> Result<Vec<LinkTime>, DeviceError> {
-    let mut gpu = gpu.with_exchange(Box::new(local)).with_gates(GateRoute::Shared, LIMIT);
-    gpu.join_epoch()?;
+fn pass(gpu: &mut Gpu) -> Result<Vec<LinkTime>, DeviceError> {
     let mut all = Vec::new();
     for (bytes, gates) in SIZES {
         let arena = gpu.arena();
         let buffer = gpu.alloc(arena, Element::F32, bytes / 4)?;
         let mut times = Vec::new();
         for step in 0..WARM + STEPS {
-            let time = step_of(&mut gpu, buffer, gates)?;
+            let time = step_of(gpu, buffer, gates)?;
             if step >= WARM {
                 times.push(time);
             }
