@@ -268,11 +268,6 @@ pub trait Backend: Send {
     fn query_heads(&mut self, a: &QueryHeads) -> Result<(), Error>;
     /// Norm, rotation and FP8 round trip of the step's key/value rows.
     fn kv_rows(&mut self, a: &KvRows) -> Result<(), Error>;
-    /// Whether some launch that follows may read a row that this step appends for groups of so many
-    /// tokens; if not, compressors may be fed behind what reads their rows.
-    fn makes_rows(&self, _ratio: usize) -> bool {
-        true
-    }
     /// Feeds a compressor: appends the rows of all groups that close in this step, keeps the open
     /// ones.
     fn compress(&mut self, a: &Compress<'_>) -> Result<(), Error>;

@@ -10,8 +10,6 @@ use std::collections::HashMap;
 
 /// Lanes, the main one included.
 pub(super) const LANES: usize = 6;
-/// Launches of a list after which one of a side lane has most likely ended.
-const LONG_AGO: usize = 3;
 
 /// What a launch touches, beyond what its places say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,14 +34,10 @@ pub(super) struct Access {
 pub(super) mod hidden {
     /// Window rings.
     pub const RINGS: u8 = 1;
-    /// Rows of compressors of keys and values.
+    /// Rings and rows of compressors of keys and values.
     pub const ROWS: u8 = 2;
-    /// Rows of indexers.
+    /// Rings and rows of indexers.
     pub const INDEX: u8 = 4;
-    /// Rings of compressors of keys and values.
-    pub const ROWS_KEPT: u8 = 8;
-    /// Rings of the indexers' compressors.
-    pub const INDEX_KEPT: u8 = 16;
 }
 
 /// Places that a kernel writes, of kernels whose places are all that they touch but for what the
@@ -51,8 +45,6 @@ pub(super) mod hidden {
 pub(super) const WRITES: &[(&str, u32)] = &[
     ("activate", 0b11 << 3),
     ("activate_256", 0b11 << 3),
-    ("attend_few_made", 0b111 << 10),
-    ("attend_few_made_long", 0b111 << 10),
     ("attend_few_mix", 0b111 << 11),
     ("attend_few_mix_long", 0b111 << 11),
     ("attend_few_scores", 1 << 9),
@@ -95,10 +87,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("index_queries", 0b1001),
     ("index_scores_few", 1 << 5),
     ("index_scores_fp4", 1 << 5),
-    ("index_scores_made", 1 << 6),
     ("kv_rows", 1 << 3),
-    ("normed_bf16_short", 0b1010_1010),
-    ("normed_f16_short", 0b1010_1010),
     ("normed_q8_0", 0b1010_1010),
     ("post_shards_bf16", 0b11 << 5),
     ("post_shards_f16", 0b11 << 5),
@@ -170,9 +159,6 @@ pub(super) struct Planner {
     tails: [Option<usize>; LANES],
     /// The last launch that nothing may pass.
     floor: Option<usize>,
-    /// Whether who waits for another lane anyway waits for what is old in all of them, so that
-    /// nobody who comes later needs to.
-    pub gathers: bool,
 }
 
 impl Planner {
@@ -242,15 +228,6 @@ impl Planner {
                 waits.push(own);
                 clock = latest(clock, self.clocks[own]);
                 self.orders[own].awaited = true;
-            }
-        }
-        if self.gathers && lane == 0 && !waits.is_empty() {
-            for own in self.tails[1..].iter().flatten().copied() {
-                if own >= clock[self.orders[own].lane] && own + LONG_AGO < index {
-                    waits.push(own);
-                    clock = latest(clock, self.clocks[own]);
-                    self.orders[own].awaited = true;
-                }
             }
         }
         clock[lane] = index + 1;

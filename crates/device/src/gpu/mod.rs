@@ -250,7 +250,6 @@ impl Gpu {
         recorder.graphs = config.graphs;
         recorder.lanes = !config.disabled.contains(Shortcuts::LANES);
         recorder.reorder = config.reorder;
-        recorder.gathers = !config.disabled.contains(Shortcuts::LATER);
         Gpu {
             driver,
             config,
@@ -900,10 +899,6 @@ impl Backend for Gpu {
 
     fn kv_rows(&mut self, a: &KvRows) -> Result<(), Error> {
         ops::heads::kv_rows(self, a)
-    }
-
-    fn makes_rows(&self, ratio: usize) -> bool {
-        ops::compressor::makes_rows(self, ratio)
     }
 
     fn compress(&mut self, a: &Compress<'_>) -> Result<(), Error> {

@@ -60,9 +60,8 @@ impl List {
     }
 
     /// Which of them may run beside each other.
-    fn plan(&self, gathers: bool) -> lanes::Plan {
+    fn plan(&self) -> lanes::Plan {
         let mut planner = lanes::Planner::default();
-        planner.gathers = gathers;
         for (command, places, _) in self.each() {
             planner.push(command.access, places);
         }
@@ -136,8 +135,6 @@ pub(super) struct Recorder {
     long: bool,
     /// Runs lists in another order that their lanes allow, for tests.
     pub reorder: bool,
-    /// Of lanes, [`lanes::Planner`].
-    pub gathers: bool,
     /// Launches and replays so far, for reports.
     pub launches: u64,
     /// Replays so far.
@@ -297,7 +294,7 @@ impl Recorder {
 
     /// Records a list on as many lanes as its dependencies allow.
     fn launch_beside(&self, driver: &mut dyn Driver, list: &List) -> Result<(), Error> {
-        let plan = list.plan(self.gathers);
+        let plan = list.plan();
         for (index, (command, places, bytes)) in list.each().enumerate() {
             let order = &plan.orders[index];
             driver.lane(order.lane, &order.waits)?;
@@ -311,7 +308,7 @@ impl Recorder {
 
     fn launch_reordered(&self, driver: &mut dyn Driver, list: &List) -> Result<(), Error> {
         let all: Vec<_> = list.each().collect();
-        lanes::reordered(&list.plan(self.gathers)).into_iter().try_for_each(|index| {
+        lanes::reordered(&list.plan()).into_iter().try_for_each(|index| {
             let (command, places, bytes) = all[index];
             self.launch_one(driver, command, places, bytes)
         })

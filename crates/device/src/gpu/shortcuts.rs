@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 13] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "later", "weights", "norms", "route", "queries", "behind", "pairs", "scores", "sinkhorn",
+    "route", "pairs", "scores",
 ];
 
 impl Shortcuts {
@@ -40,26 +40,12 @@ impl Shortcuts {
     /// Weights whose layout is the file's are read where the file is mapped, by devices whose
     /// memory is the host's.
     pub const MAPPED: Shortcuts = Shortcuts(512);
-    /// Compressors are fed behind attention in steps of few rows that close no group.
-    pub const LATER: Shortcuts = Shortcuts(1024);
-    /// Attention's weights of few rows are made by the groups that mix the values.
-    pub const WEIGHTS: Shortcuts = Shortcuts(2048);
-    /// Half-width products of one row do a norm before them on their way, and so do all where
-    /// several kinds of products take the row.
-    pub const NORMS: Shortcuts = Shortcuts(4096);
     /// The chosen experts' gate and up of one row choose them.
-    pub const ROUTE: Shortcuts = Shortcuts(8192);
-    /// Groups that score few rows for the indexer round its queries themselves.
-    pub const QUERIES: Shortcuts = Shortcuts(16_384);
-    /// The shared expert's last product of few rows comes behind the chosen ones' gate and up; else
-    /// it begins when its input is there.
-    pub const BEHIND: Shortcuts = Shortcuts(32_768);
+    pub const ROUTE: Shortcuts = Shortcuts(1024);
     /// Threads of tall float tiles have pairs of rows and slots.
-    pub const PAIRS: Shortcuts = Shortcuts(65_536);
+    pub const PAIRS: Shortcuts = Shortcuts(2048);
     /// The indexer scores very many rows on matrix units.
-    pub const SCORES: Shortcuts = Shortcuts(131_072);
-    /// What only the spread behind a sublayer needs is made beside it, for few rows.
-    pub const SINKHORN: Shortcuts = Shortcuts(262_144);
+    pub const SCORES: Shortcuts = Shortcuts(4096);
 
     /// The names of all of them.
     #[must_use]
@@ -95,7 +81,6 @@ pub(super) fn leave_out(gpu: &mut Gpu, shortcuts: Shortcuts) -> Result<bool, Err
     gpu.prepared.set(None);
     gpu.config.disabled = shortcuts;
     let lanes = gpu.takes(Shortcuts::LANES);
-    gpu.recorder.gathers = gpu.takes(Shortcuts::LATER);
     gpu.recorder.start_over(&mut *gpu.driver, lanes);
     Ok(true)
 }
@@ -124,15 +109,9 @@ mod tests {
             Shortcuts::HEADS,
             Shortcuts::ONWARD,
             Shortcuts::MAPPED,
-            Shortcuts::LATER,
-            Shortcuts::WEIGHTS,
-            Shortcuts::NORMS,
             Shortcuts::ROUTE,
-            Shortcuts::QUERIES,
-            Shortcuts::BEHIND,
             Shortcuts::PAIRS,
             Shortcuts::SCORES,
-            Shortcuts::SINKHORN,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

@@ -190,16 +190,15 @@ fn normed(mut bench: Bench, columns: usize, n: usize) -> Vec<Vec<u32>> {
     outputs.into_iter().chain([x]).map(|out| bits(&bench.read(out))).collect()
 }
 
-/// Products of several kinds that do a norm on their way have the bits of a norm before them, and
-/// of two rows.
+/// Products of several kinds behind a norm that is put off have the bits of one that is not, and of
+/// two rows.
 #[test]
-fn norms_on_the_way() {
-    let config = |required, disabled| GpuConfig { required, disabled, ..GpuConfig::default() };
+fn norms_that_are_put_off() {
+    let plain = GpuConfig { disabled: Shortcuts::STAGED, ..GpuConfig::default() };
     for columns in [256, 768, 2048] {
-        let way = Bench::gpu_with(config(Shortcuts::NORMS, Shortcuts::NONE));
-        let found = normed(way, columns, 1);
-        let before = Bench::gpu_with(config(Shortcuts::NONE, Shortcuts::NORMS));
-        assert!(found == normed(before, columns, 1), "{columns} columns, the norm before");
+        let found = normed(Bench::gpu(), columns, 1);
+        let at_once = normed(Bench::gpu_with(plain), columns, 1);
+        assert!(found == at_once, "{columns} columns, the norm at once");
         for (one, two) in found.iter().zip(normed(Bench::gpu(), columns, 2)) {
             assert!(one[..] == two[..one.len()], "{columns} columns, two rows");
         }
@@ -311,8 +310,7 @@ fn attention_of_one_row_and_of_many() {
         AttentionRows { position: 60, rows: 6, ratio: 4, top_k: 9 },
         AttentionRows { position: 700, rows: 5, ratio: 1, top_k: 0 },
     ];
-    let plain =
-        GpuConfig { disabled: Shortcuts::STAGED.with(Shortcuts::WEIGHTS), ..GpuConfig::default() };
+    let plain = GpuConfig { disabled: Shortcuts::STAGED, ..GpuConfig::default() };
     for case in cases {
         let many = attention(Bench::gpu(), &case, &encoded, &[case.rows]);
         let ones = vec![1; case.rows];

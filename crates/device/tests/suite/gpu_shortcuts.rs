@@ -89,7 +89,7 @@ fn sublayers(
 
 #[test]
 fn no_shortcut_changes_a_bit() {
-    let names = ["lanes", "staged", "spread", "index", "weights", "norms", "route", "sinkhorn"];
+    let names = ["lanes", "staged", "spread", "index", "route"];
     let all = names.map(|name| Shortcuts::named(name).expect(name));
     let none = all.into_iter().fold(Shortcuts::NONE, Shortcuts::with);
     for mix in MIXES {
@@ -101,9 +101,7 @@ fn no_shortcut_changes_a_bit() {
         let wanted = run(none, false);
         let taken = run(Shortcuts::NONE, false);
         assert!(taken == wanted, "all shortcuts with {mix:?}");
-        for left in [Shortcuts::NONE, Shortcuts::BEHIND] {
-            assert!(run(left, true) == wanted, "another order with {mix:?} without {left}");
-        }
+        assert!(run(Shortcuts::NONE, true) == wanted, "another order with {mix:?}");
     }
 }
 

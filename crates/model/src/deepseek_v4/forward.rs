@@ -140,16 +140,6 @@ impl Pass<'_> {
 
     /// Streams to the output of the FFN, or this rank's part of its sum.
     pub fn enter_ffn(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
-        let (y, inner) = (self.scratch.y, self.scratch.inner);
-        if self.rows * self.shape.width <= inner.len {
-            self.scratch.y = inner;
-        }
-        let result = self.mixed_ffn(weights, run);
-        self.scratch.y = y;
-        result
-    }
-
-    fn mixed_ffn(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
         self.mix(run.x, weights.hc_ffn, weights.ffn_norm)?;
         let at = At { layer: run.layer, what: What::FfnIn };
         self.observe(at, self.scratch.y, self.shape.width)?;
@@ -204,25 +194,15 @@ impl Pass<'_> {
     /// `y` to `z`: window, compressed rows and sinks (spec 2.5). A rank computes some of the heads,
     /// and gets its part of the output projection's sum.
     fn attention(&mut self, weights: &Block, run: &Run) -> Result<(), Error> {
-        // Where nobody reads a row that this step makes, compressors are fed while attention waits
-        // for small steps.
-        let later = self.observer.is_none() && run.ratio > 0 && !self.backend.makes_rows(run.ratio);
-        self.attention_inputs(weights, true, later)?;
+        self.attention_inputs(weights, true)?;
         self.observe_inputs(run)?;
         self.query_heads(run)?;
         self.kv_rows(weights, self.rope(run))?;
         self.observe_rows(run)?;
-        if !later {
-            self.compress_rows(weights, run)?;
-        }
+        self.compress_rows(weights, run)?;
         self.observe_compressed(run)?;
         if weights.indexer.is_some() {
             self.choose_rows(run)?;
-        }
-        if let ([Some(rows), index], true) = (self.compressor_inputs(weights), later) {
-            let both = [rows, index.unwrap_or(rows)];
-            self.project_later(&both.as_flattened()[..2 + 2 * usize::from(index.is_some())])?;
-            self.compress_rows(weights, run)?;
         }
         self.attend(weights, run)
     }
@@ -293,55 +273,37 @@ impl Pass<'_> {
     }
 
     /// All products of attention's input, and of the query's low rank; without `heads` those only
-    /// that all ranks have alike, with `later` without those of compressors.
-    pub fn attention_inputs(
-        &mut self,
-        weights: &Block,
-        heads: bool,
-        later: bool,
-    ) -> Result<(), Error> {
+    /// that all ranks have alike.
+    pub fn attention_inputs(&mut self, weights: &Block, heads: bool) -> Result<(), Error> {
         let (shape, s) = (self.shape, self.scratch);
         // The lists with everything; a layer takes as much of their fronts as it has.
         let (q_a, kv) = ((weights.q_a, s.q_a), (weights.kv, s.kv_plain));
         let (mut from_y, mut of_y) = ([q_a, kv, q_a, q_a, q_a], 2);
         let (mut from_q, mut of_q) = ([(weights.q_b, s.q); 2], usize::from(heads));
+        let compressor = weights.compressor.as_ref();
+        let compressor = compressor.map(|c| [(c.values, s.values), (c.scores, s.scores)]);
         if let Some(i) = &weights.indexer {
-            from_y[2] = (i.weights, s.index_weights);
-            of_y = 3;
+            let c = &i.compressor;
+            let own = [(c.values, s.index_values), (c.scores, s.index_scores)];
+            from_y[2..4].copy_from_slice(&own);
+            from_y[4] = (i.weights, s.index_weights);
+            of_y = 5;
             // The choice is waited for longest.
             from_q[0] = (i.query, s.index_q);
             of_q += 1;
-        }
-        let [rows, index] = self.compressor_inputs(weights);
-        if let Some(own) = index.or(rows).filter(|_| !later) {
-            from_y[of_y..of_y + 2].copy_from_slice(&own);
-            of_y += 2;
+        } else if let Some(own) = compressor {
+            from_y[2..4].copy_from_slice(&own);
+            of_y = 4;
         }
         self.project(s.y, self.rows, &from_y[..of_y])?;
         self.norm(s.q_a, self.rows, weights.q_norm)?;
         debug_assert_eq!(weights.q_norm.len, shape.q_rank);
         self.project(s.q_a, self.rows, &from_q[..of_q])?;
-        match rows.filter(|_| index.is_some() && !later) {
-            Some(own) => self.project_later(&own),
-            None => Ok(()),
+        if let Some(outputs) = compressor.filter(|_| weights.indexer.is_some()) {
+            let later = Project { x: s.y, rows: self.rows, outputs: &outputs };
+            self.backend.project_later(&later)?;
         }
-    }
-
-    /// What is multiplied with attention's input for compressors: that of keys and values, and the
-    /// indexer's.
-    fn compressor_inputs(&self, weights: &Block) -> [Option<[(Matrix, Buffer); 2]>; 2] {
-        let s = self.scratch;
-        let rows = weights.compressor.as_ref();
-        let index = weights.indexer.as_ref().map(|i| &i.compressor);
-        [
-            rows.map(|c| [(c.values, s.values), (c.scores, s.scores)]),
-            index.map(|c| [(c.values, s.index_values), (c.scores, s.index_scores)]),
-        ]
-    }
-
-    fn project_later(&mut self, outputs: &[(Matrix, Buffer)]) -> Result<(), Error> {
-        let later = Project { x: self.scratch.y, rows: self.rows, outputs };
-        Ok(self.backend.project_later(&later)?)
+        Ok(())
     }
 
     /// The step's key/value rows in `kv`, as they are kept.

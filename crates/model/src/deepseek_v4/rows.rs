@@ -124,7 +124,7 @@ impl Pass<'_> {
         let (shape, s, mine) = (self.shape, own.whole, own.run(run));
         self.enter_own(own, run)?;
         self.mix(mine.x, weights.hc_attn, weights.attn_norm)?;
-        self.attention_inputs(weights, false, false)?;
+        self.attention_inputs(weights, false)?;
         self.kv_rows(weights, self.rope(run))?;
         self.enter_all(own)?;
         let mut made = vec![(s.q_a, shape.q_rank), (s.kv, shape.head_width)];

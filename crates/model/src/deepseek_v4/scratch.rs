@@ -9,8 +9,6 @@ use ironstar_device::{Arena, Backend, Buffer, Element};
 
 /// Rows whose logits are computed at a time.
 pub(super) const LOGIT_ROWS: usize = 32;
-/// Rows whose sublayers have inputs of their own.
-const INNER_ROWS: usize = 16;
 
 /// Shapes are in [`layout`]; n is the number of rows of a step.
 #[derive(Clone, Copy)]
@@ -20,8 +18,6 @@ pub(super) struct Scratch {
     /// Normalised input of a sublayer, then its output.
     pub y: Buffer,
     pub z: Buffer,
-    /// The FFN's input in steps of few rows: what still reads attention's keeps nobody waiting.
-    pub inner: Buffer,
     /// Coefficients between `hc_pre` and `hc_post`.
     pub post: Buffer,
     pub comb: Buffer,
@@ -105,7 +101,6 @@ fn layout(
         ("x", F32, n * shape.streams * d),
         ("y", F32, n * d),
         ("z", F32, n * d),
-        ("inner", F32, n.min(INNER_ROWS) * d),
         ("post", F32, n * shape.streams),
         ("comb", F32, n * shape.streams * shape.streams),
         ("q_a", F32, n * shape.q_rank),
@@ -219,7 +214,6 @@ impl Scratch {
             x: of("x"),
             y: of("y"),
             z: of("z"),
-            inner: of("inner"),
             post: of("post"),
             comb: of("comb"),
             q_a: of("q_a"),

@@ -203,8 +203,8 @@ fn weights_in_the_hosts_memory_are_not_there_twice() {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Tokens that close no group, short or long, let attention pass their compressors; those that
-/// close one do not. One by one they give the bits of all rows at once, which have no such choice.
+/// Tokens that close a group, short or long, and those that close none: one by one, in another
+/// order that lanes allow, they give the bits of all rows at once.
 #[test]
 fn groups_that_close_and_those_that_do_not() {
     const FIRST: usize = 125;

@@ -79,52 +79,6 @@ fn afresh_behind_what_it_waits_for() {
     assert_eq!(list(fresh).orders[1], order(2, &[0], true));
 }
 
-/// Who waits for another lane takes along what is old in all.
-#[test]
-fn old_launches_are_gathered() {
-    let launches = [
-        (kernel(true, 1), vec![at(1)]),
-        (kernel(true, 1), vec![at(2)]),
-        (kernel(false, 1), vec![at(3)]),
-        (kernel(false, 1), vec![at(4)]),
-        (kernel(false, 1), vec![at(5)]),
-        (kernel(false, 1), vec![at(6)]),
-        (kernel(false, 2), vec![at(2), at(7)]),
-        (kernel(false, 2), vec![at(1), at(7)]),
-    ];
-    let waits = |gathers| {
-        let mut planner = Planner { gathers, ..Planner::default() };
-        launches.iter().for_each(|(access, places)| planner.push(*access, places));
-        let orders = planner.finish().orders;
-        [6, 7].map(|index: usize| orders[index].waits.clone())
-    };
-    assert_eq!(waits(false), [vec![1], vec![0]]);
-    assert_eq!(waits(true), [vec![1, 0], vec![]]);
-}
-
-/// The launches of attention over a window: its spread waits for nobody beside, since the scores
-/// have waited for keys, and for the spread's coefficients with them.
-#[test]
-fn a_spread_finds_its_coefficients() {
-    let [next, y, late, low, keys, q, kv, out, z] = std::array::from_fn(|i| at(i as u64 + 1));
-    let launches = [
-        (kernel(false, 1 << 2), vec![z, late, next]),
-        (kernel(false, 1 << 1), vec![next, y]),
-        (kernel(true, 1 << 1), vec![next, late]),
-        (kernel(false, 3 << 1), vec![y, low, keys]),
-        (kernel(false, 1 << 1), vec![low, q]),
-        (kernel(true, 1 << 1), vec![keys, kv]),
-        (kernel(false, 1 << 2), vec![q, kv, out]),
-        (kernel(false, 1 << 1), vec![out, z]),
-        (kernel(false, 1 << 2), vec![z, late, next]),
-    ];
-    let mut planner = Planner { gathers: true, ..Planner::default() };
-    launches.iter().for_each(|(access, places)| planner.push(*access, places));
-    let orders = planner.finish().orders;
-    assert_eq!((orders[6].lane, &orders[6].waits[..]), (0, &[5, 2][..]));
-    assert_eq!((orders[8].lane, &orders[8].waits[..]), (0, &[][..]));
-}
-
 /// Nothing passes a launch of which nothing is known, and memory behind tables counts too.
 #[test]
 fn what_is_not_known_is_passed_by_nobody() {
@@ -225,7 +179,6 @@ fn the_table_is_the_text() {
             "SHARDS_BUFFERS",
             "POST_SHARDS_BUFFERS",
             "ATTEND_MIX_BUFFERS",
-            "ATTEND_MADE_BUFFERS",
             "ROUTED_BUFFERS",
         ];
         let buffers = macros.into_iter().rfind(|own| parameters.starts_with(own));

@@ -6,7 +6,7 @@ use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::text::pool_bytes;
-use super::super::{FEW_ROWS, Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
+use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
 use super::heads::FEW_WIDTH;
 use super::{GROUP, SIMDGROUPS};
 use crate::{Attend, Element, Error};
@@ -157,6 +157,9 @@ fn attend_few(
     let heads = size(&[n as usize, a.heads as usize]);
     let stride = a.stride as usize;
     let scores = gpu.scratch(Scratch::Scores, size(&[heads, stride, 4]))?;
+    let sums = gpu.scratch(Scratch::Sums, size(&[heads, 4]))?;
+    let weights = gpu.scratch(Scratch::Weights, size(&[heads, stride, 2]))?;
+    let shrinks = gpu.scratch(Scratch::Shrinks, size(&[heads, stride / KEYS_TILE, 4]))?;
     let [codes, scales] = gpu.prepare_narrow(out, [heads, a.width as usize])?;
     let mut arguments = *a;
     if take_heads(gpu, &mut arguments, q, table) {
@@ -169,24 +172,6 @@ fn attend_few(
     gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
     gpu.launch("attend_few_scores", grid, TILE_GROUP, &places, a)?;
     gpu.overwritten(q, usize::MAX);
-    let long =
-        gpu.driver.facts().group_bytes >= pool_bytes("attend_few_mix_long") && stride > KEYS_SHORT;
-    let grid_mix = [a.width / 64, n, tiles];
-    if n as usize <= FEW_ROWS && gpu.takes(Shortcuts::WEIGHTS) {
-        let places = [
-            scores, sinks, kv, choice, positions, span_of, spans, rings, rows, table, out, codes,
-            scales,
-        ];
-        let name = if long { "attend_few_made_long" } else { "attend_few_made" };
-        gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
-        return gpu.launch(name, grid_mix, TILE_GROUP, &places, a);
-    }
-    if n as usize <= FEW_ROWS {
-        gpu.goes_without(Shortcuts::WEIGHTS, OPERATION, || "it is disabled".to_owned())?;
-    }
-    let sums = gpu.scratch(Scratch::Sums, size(&[heads, 4]))?;
-    let weights = gpu.scratch(Scratch::Weights, size(&[heads, stride, 2]))?;
-    let shrinks = gpu.scratch(Scratch::Shrinks, size(&[heads, stride / KEYS_TILE, 4]))?;
     let places = [scores, sinks, positions, span_of, spans, weights, shrinks, sums];
     gpu.launch("attend_few_weights", [a.heads.div_ceil(2), n, 1], 64, &places, a)?;
     let places = [
@@ -194,8 +179,10 @@ fn attend_few(
         codes, scales,
     ];
     gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
+    let room = gpu.driver.facts().group_bytes >= pool_bytes("attend_few_mix_long");
+    let long = room && stride > KEYS_SHORT;
     let name = if long { "attend_few_mix_long" } else { "attend_few_mix" };
-    gpu.launch(name, grid_mix, TILE_GROUP, &places, a)
+    gpu.launch(name, [a.width / 64, n, tiles], TILE_GROUP, &places, a)
 }
 
 pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Error> {

@@ -3,10 +3,10 @@
 use super::super::arguments::CompressArgs;
 use super::super::lanes::hidden;
 use super::super::store::Ask;
-use super::super::{FEW_ROWS, Gpu, Shortcuts, check, size, small};
+use super::super::{Gpu, check, size, small};
 use super::ROW_GROUP;
 use super::heads::check_row;
-use crate::{Compress, Element, Error, ROLLBACK_ROWS, RowKind, Span};
+use crate::{Compress, Element, Error, ROLLBACK_ROWS, RowKind};
 use ironstar_quant::fp4;
 
 const OPERATION: &str = "compress";
@@ -67,13 +67,6 @@ fn check_shape(gpu: &Gpu, a: &Compress<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// [`crate::Backend::makes_rows`]. Lists of more rows have no lanes, and shall not differ by it.
-pub(in super::super) fn makes_rows(gpu: &Gpu, ratio: usize) -> bool {
-    let end = |span: &Span| span.position + span.rows.len();
-    let closes = |span: &Span| span.position / ratio < end(span) / ratio;
-    gpu.rows.len() > FEW_ROWS || !gpu.takes(Shortcuts::LATER) || gpu.rows.spans.iter().any(closes)
-}
-
 pub(in super::super) fn compress(gpu: &mut Gpu, a: &Compress<'_>) -> Result<(), Error> {
     let ask = |operand| Ask { operation: OPERATION, operand };
     check_shape(gpu, a)?;
@@ -118,14 +111,10 @@ pub(in super::super) fn compress(gpu: &mut Gpu, a: &Compress<'_>) -> Result<(), 
     let n = gpu.n();
     // The slots of a short span's tokens are not those that its groups read.
     let slack = first.capacity.saturating_sub(a.parts * a.ratio).min(ROLLBACK_ROWS);
-    let (kept, made) = match a.kind {
-        RowKind::Index => (hidden::INDEX_KEPT, hidden::INDEX),
-        RowKind::Kv { .. } => (hidden::ROWS_KEPT, hidden::ROWS),
+    let memory = match a.kind {
+        RowKind::Index => hidden::INDEX,
+        RowKind::Kv { .. } => hidden::ROWS,
     };
-    if gpu.rows.len() <= FEW_ROWS && !gpu.takes(Shortcuts::LATER) {
-        gpu.goes_without(Shortcuts::LATER, OPERATION, || "it is disabled".to_owned())?;
-    }
-    let memory = if makes_rows(gpu, a.ratio) { kept | made } else { kept };
     let together = gpu.rows.spans.iter().all(|span| span.rows.len() <= slack);
     gpu.through_tables(memory, memory);
     if together {

@@ -1,7 +1,7 @@
 //! Products of one row: which kernel of `fast/decode.k` makes them, and how it is launched.
 
 use super::super::arguments::{ProductArgs, ShardsArgs};
-use super::super::owed::{Owed, Work};
+use super::super::owed::Work;
 use super::super::record::Place;
 use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, size, small};
 use super::ROW_GROUP;
@@ -14,8 +14,6 @@ const PLACES: u32 = 1280;
 pub(super) const UNROLL: u32 = 4;
 const SHORT_COLUMNS: u32 = 2048;
 const SHORT_TILE: u32 = 17_408;
-/// Threads of a group of short rows.
-const SHORT_GROUP: u32 = 128;
 const SHARD_COLUMNS_MAX: usize = 3584;
 /// Most units of sixteen bytes of a row: a thread of a group each.
 const UNITS_MAX: u32 = 512;
@@ -89,7 +87,7 @@ fn floats(format: Format, a: &ProductArgs) -> Option<Plan> {
     }
     if a.columns <= SHORT_COLUMNS && a.columns.is_multiple_of(256) {
         let rows = SHORT_TILE / (8 * 16 * ((a.columns / 64) | 1));
-        return Some(Plan { name: names[1], group: SHORT_GROUP, rows, groups: runs(a, rows) });
+        return Some(Plan { name: names[1], group: 128, rows, groups: runs(a, rows) });
     }
     let all: u64 = a.rows.iter().map(|rows| u64::from(*rows)).sum();
     let all = all * u64::from(a.slots) * u64::from(a.groups);
@@ -173,16 +171,6 @@ fn staged_kernel(format: Format) -> Option<&'static str> {
     }
 }
 
-/// Kernels that make the norm of their row.
-fn normed_kernel(format: Format) -> Option<&'static str> {
-    match format {
-        Format::Q8_0 => Some("normed_q8_0"),
-        Format::F16 => Some("normed_f16_short"),
-        Format::Bf16 => Some("normed_bf16_short"),
-        _ => None,
-    }
-}
-
 /// The launch for one row of so many columns, which does not depend on the rows of the matrix.
 fn plan_of_columns(
     gpu: &Gpu,
@@ -218,9 +206,6 @@ pub(super) fn stages_row(
     if made || !gpu.takes(Shortcuts::STAGED) {
         return Ok(None);
     }
-    if activation == Activation::F32 {
-        return norm_of_short(gpu, operation, x, outputs);
-    }
     for (matrix, _) in outputs {
         if gpu.weights(operation, *matrix)?.format() != Format::Q8_0 {
             return Ok(None);
@@ -240,48 +225,6 @@ pub(super) fn stages_row(
     })
 }
 
-/// The norm that is owed of a row, if products of half-width floats with few columns can do it.
-fn norm_of_short(
-    gpu: &Gpu,
-    operation: &'static str,
-    x: Place,
-    outputs: &[(Matrix, Place)],
-) -> Result<Option<Staged>, Error> {
-    let Some(Owed { work: Work::Norm { weight, arguments }, .. }) = gpu.owed_of(x) else {
-        return Ok(None);
-    };
-    for (matrix, _) in outputs {
-        let format = gpu.weights(operation, *matrix)?.format();
-        let plan = match normed_kernel(format) {
-            Some(_) => plan_of_columns(gpu, operation, format, matrix.columns)?,
-            None => None,
-        };
-        let width = arguments.width as usize;
-        if width != matrix.columns || plan.is_none_or(|plan| plan.group != SHORT_GROUP) {
-            return Ok(None);
-        }
-    }
-    let eps = arguments.eps;
-    Ok(gpu.takes(Shortcuts::NORMS).then_some(Staged::Normed { x, weight, eps }))
-}
-
-/// Whether products of several kinds of activations can all do on their way what is owed of their
-/// row, so that it need not be done before them.
-pub(super) fn all_stage(
-    gpu: &Gpu,
-    operation: &'static str,
-    x: Place,
-    by_activation: &[(Activation, Vec<(Matrix, Place)>)],
-) -> Result<bool, Error> {
-    for (activation, outputs) in by_activation {
-        let staged = stages_row(gpu, operation, x, *activation, outputs)?;
-        if !gpu.takes(Shortcuts::NORMS) || !matches!(staged, Some(Staged::Normed { .. })) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 /// Records a planned launch whose groups make their input's blocks.
 pub(super) fn launch_staged(
     gpu: &mut Gpu,
@@ -298,11 +241,9 @@ pub(super) fn launch_staged(
         Staged::Plain { .. } => "floats_q8_0",
         Staged::Normed { x, .. } => {
             gpu.take_along(x);
-            if format == Format::Q8_0 {
-                // Key rows are made meanwhile, and shall not wait for a place.
-                groups -= groups / 4;
-            }
-            normed_kernel(format).expect("`stages_row` asked for the same")
+            // Key rows are made meanwhile, and shall not wait for a place.
+            groups -= groups / 4;
+            "normed_q8_0"
         }
     };
     launch(gpu, &Plan { name, groups, ..*plan }, &places, arguments)

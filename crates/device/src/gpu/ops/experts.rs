@@ -369,22 +369,15 @@ fn products(
     limit: f32,
 ) -> Result<[Place; 2], Error> {
     let opened = gpu.beside(|gpu| shared.open(gpu, inputs, x, shape))?;
-    // Groups of a product that only wait would keep those of gate and up out: it comes behind
-    // these, or begins when what it waits for has ended.
-    let early = match gpu.takes(Shortcuts::BEHIND) {
-        true => None,
-        false => Some(gpu.afresh(|gpu| shared.close(gpu, opened, limit))?),
-    };
+    // Groups of a product that only wait would keep those of gate and up out: it begins when what
+    // it waits for has ended.
+    let shards = gpu.afresh(|gpu| shared.close(gpu, opened, limit))?;
     let gate = (routed.matrices.weights[0].format(), shape[1]);
     let ids = routed.stacked.map_or(Place::NONE, |stacked| stacked.ids);
     if gpu.owed_of(ids).is_some() && !chosen::routes(gpu, gate) {
         gpu.goes_without(Shortcuts::ROUTE, "experts", || format!("gate is {:?}", gate.0))?;
     }
     let inner = routed.open(gpu, inputs, x, shape)?;
-    let shards = match early {
-        Some(shards) => shards,
-        None => gpu.behind(|gpu| shared.close(gpu, opened, limit))?,
-    };
     Ok([shards, routed.close(gpu, inner, limit)?])
 }
 

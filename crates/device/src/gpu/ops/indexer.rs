@@ -16,8 +16,6 @@ const OPERATION: &str = "index_select";
 const SCORES_MAX: usize = 1 << 26;
 /// Threads of a group that scores few rows: a simdgroup an eighth of the heads.
 const FEW_GROUP: u32 = 256;
-/// `INDEX_HEADS` of the kernels.
-const HEADS_MAX: usize = 64;
 /// `INDEX_ROWS` of the kernels.
 const TILE_ROWS: u32 = 16;
 /// Threads of a group that scores on matrix units, and its keys.
@@ -60,25 +58,13 @@ fn require(gpu: &Gpu, n: usize, taken: bool) -> Result<(), Error> {
     gpu.goes_without(Shortcuts::INDEX, OPERATION, why)
 }
 
-/// Whether groups that score round the queries themselves.
-fn makes_queries(gpu: &Gpu, a: &IndexSelect<'_>, n: usize, fp4_rows: bool) -> Result<bool, Error> {
-    let able = gpu.takes(Shortcuts::INDEX) && fp4_rows && a.heads <= HEADS_MAX;
-    if n > FEW_ROWS || (able && gpu.takes(Shortcuts::QUERIES)) {
-        return Ok(n <= FEW_ROWS);
-    }
-    let why = || format!("{} heads, rows of floats, or it is disabled", a.heads);
-    gpu.goes_without(Shortcuts::QUERIES, OPERATION, why)?;
-    Ok(false)
-}
-
 /// Scores of `count` of a step's `n` rows; `places` are queries, weights, positions, spans, rows,
-/// the result, and angles for kernels that round the queries.
+/// and the result.
 fn score(
     gpu: &mut Gpu,
     arguments: &mut IndexArgs,
-    places: &[Place; 7],
+    places: &[Place; 6],
     [n, count]: [usize; 2],
-    made: bool,
 ) -> Result<(), Error> {
     let few = n <= SOME_ROWS && gpu.takes(Shortcuts::INDEX);
     let (name, keys, group) = match (arguments.fp4 == 1, few) {
@@ -93,17 +79,9 @@ fn score(
         arguments.groups = count;
         let keys = arguments.stride.div_ceil(TILE_GROUP);
         let grid = [keys, count.div_ceil(TILE_ROWS), 1];
-        return gpu.launch("index_scores_tiles", grid, TILE_GROUP, &places[..6], arguments);
+        return gpu.launch("index_scores_tiles", grid, TILE_GROUP, places, arguments);
     }
-    if !made {
-        return gpu.launch(name, [tiles, count, 1], group, &places[..6], arguments);
-    }
-    // A group rounds all queries, so there are no more than the device runs at once.
-    arguments.groups = tiles.min(2 * gpu.multiprocessors());
-    let [q, weights, positions, span_of, rows, scores, table] = *places;
-    let places = [q, table, weights, positions, span_of, rows, scores];
-    let grid = [arguments.groups, count, 1];
-    gpu.launch("index_scores_made", grid, FEW_GROUP, &places, arguments)
+    gpu.launch(name, [tiles, count, 1], group, places, arguments)
 }
 
 /// The kernel that chooses for so many rows, and threads of its group.
@@ -218,8 +196,7 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
     };
     let queries = gpu.scratch(Scratch::Queries, size(&[n, a.heads, fp4::INDEXER_BYTES]))?;
     let scoring = keys_max > a.top_k;
-    let made = scoring && makes_queries(gpu, a, n, fp4_rows)?;
-    if scoring && !made {
+    if scoring {
         let places = [q, table, positions, queries];
         let grid = [arguments.heads, gpu.n(), 1];
         gpu.launch("index_queries", grid, GROUP, &places, &arguments)?;
@@ -231,9 +208,9 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
         arguments.row0 = small(OPERATION, first)?;
         if scoring {
             require(gpu, n, n <= SOME_ROWS && gpu.takes(Shortcuts::INDEX) && fp4_rows)?;
-            let q = if fp4_rows && !made { queries } else { q };
-            let places = [q, weights, positions, span_of, rows, scores, table];
-            score(gpu, &mut arguments, &places, [n, count], made)?;
+            let q = if fp4_rows { queries } else { q };
+            let places = [q, weights, positions, span_of, rows, scores];
+            score(gpu, &mut arguments, &places, [n, count])?;
         }
         let (places, grid) = ([scores, positions, out], [small(OPERATION, count)?, 1, 1]);
         let (name, group) = choose_kernel(gpu, n);

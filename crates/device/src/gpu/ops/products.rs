@@ -414,8 +414,8 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
     // All but the first are not waited for by anything near.
     let mut inputs = Inputs::default();
     let several = by_activation.len() > 1;
-    if several && gpu.owed_of(x).is_some() {
-        norm_before(gpu, x, &by_activation)?;
+    if several {
+        super::streams::norm_owed(gpu, x)?;
     }
     for (index, (activation, outputs)) in by_activation.into_iter().enumerate() {
         let staged = match a.rows {
@@ -433,20 +433,6 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
         }
     }
     Ok(())
-}
-
-/// Records the norm that is owed of a row, unless all products of it can do it on their way.
-fn norm_before(
-    gpu: &mut Gpu,
-    x: Place,
-    by_activation: &[(Activation, Vec<(Matrix, Place)>)],
-) -> Result<(), Error> {
-    if decode::all_stage(gpu, "project", x, by_activation)? {
-        return Ok(());
-    }
-    let formats = || format!("{by_activation:?}, or it is disabled");
-    gpu.goes_without(Shortcuts::NORMS, "project", formats)?;
-    super::streams::norm_owed(gpu, x)
 }
 
 pub(in super::super) fn project_grouped(gpu: &mut Gpu, a: &ProjectGrouped) -> Result<(), Error> {

@@ -221,39 +221,11 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     };
     let blocks = gpu.prepare(out, [n, width])?;
     places[8..12].copy_from_slice(&blocks);
-    places[12] = x;
     // A second group makes the coefficients of the spread, a third moves the streams to their
     // place.
     let parts = if ahead.is_some() { 3 } else { 1 + arguments.split };
-    mix_in_parts(gpu, name, (&places, parts), &arguments)
-}
-
-/// Records the parts of a mix. What the sublayer does not need, coefficients and streams, goes
-/// beside it: the spread that waits for them comes much later.
-fn mix_in_parts(
-    gpu: &mut Gpu,
-    name: &'static str,
-    (places, parts): (&[Place; 13], u32),
-    arguments: &HcArgs,
-) -> Result<(), Error> {
-    let few = arguments.split != 0;
-    if !few || !gpu.takes(Shortcuts::SINKHORN) || !gpu.takes(Shortcuts::LANES) {
-        if few {
-            gpu.goes_without(Shortcuts::SINKHORN, "hc_pre", || "it is disabled".to_owned())?;
-        }
-        return gpu.launch(name, [gpu.n(), parts, 1], STREAMS_GROUP, places, arguments);
-    }
-    let (mut soon, mut late) = (*places, *places);
-    for index in [6, 7, 12] {
-        soon[index] = Place::NONE;
-    }
-    for index in [5, 8, 9, 10, 11] {
-        late[index] = Place::NONE;
-    }
-    gpu.launch(name, [gpu.n(), 1, 1], STREAMS_GROUP, &soon, arguments)?;
-    let arguments = HcArgs { split: 2, ..*arguments };
-    let grid = [gpu.n(), parts - 1, 1];
-    gpu.beside(|gpu| gpu.launch(name, grid, STREAMS_GROUP, &late, &arguments))
+    places[12] = x;
+    gpu.launch(name, [gpu.n(), parts, 1], STREAMS_GROUP, &places, &arguments)
 }
 
 pub(in super::super) fn hc_head(gpu: &mut Gpu, a: &HcHead) -> Result<(), Error> {
