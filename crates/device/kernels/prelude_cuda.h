@@ -25,6 +25,8 @@ typedef unsigned long long ulong;
 #define SHARED_ATOMIC(n, N) __shared__ uint n[N]
 #define TG_ATOMIC_PTR uint*
 #define TG_BARRIER() __syncthreads()
+// What the lanes of a simdgroup stored is seen by its others; all simdgroups come by equally often.
+#define SIMD_MEET() __syncwarp()
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
 #define UNROLL_TWO _Pragma("unroll 2")

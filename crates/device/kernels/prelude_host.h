@@ -119,6 +119,8 @@ inline Atomic64 make_atomic64(int id, size_t n)
 #define SHARED_ATOMIC(n, N) host::Atomic n = host::make_atomic(__COUNTER__, N)
 #define TG_ATOMIC_PTR host::Atomic
 #define TG_BARRIER() host::barrier(__LINE__)
+// Here all of the group meet.
+#define SIMD_MEET() TG_BARRIER()
 #define UNROLL
 #define NO_UNROLL
 #define UNROLL_FOUR

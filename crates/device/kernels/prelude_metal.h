@@ -21,6 +21,7 @@ using namespace metal;
 #define SHARED_ATOMIC(n, N) threadgroup atomic_uint n[N]
 #define TG_ATOMIC_PTR threadgroup atomic_uint*
 #define TG_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device)
+#define SIMD_MEET() simdgroup_barrier(mem_flags::mem_threadgroup)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define NO_UNROLL _Pragma("clang loop unroll(disable)")
 #define UNROLL_FOUR _Pragma("clang loop unroll_count(4)")

@@ -62,7 +62,7 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("few_bf16", 107_008),
     ("few_f16_low", 76_288),
     ("few_bf16_low", 76_288),
-    ("few_tiles_q8_0", 188_416),
+    ("few_tiles_q8_0", 231_424),
     ("big_q8_0", 90_896),
     ("big_q2_k", 90_896),
     ("big_q4_k", 90_896),

@@ -121,6 +121,21 @@ fn some_rows_at_once() {
     }
 }
 
+/// Shards of three stages, whose inputs stay beside the parts of one run, and of five, whose inputs
+/// come again for every run.
+#[test]
+fn some_rows_of_many_columns() {
+    for (columns, rows, n) in [(3072, [70, 37], 9), (5120, [70, 0], 3)] {
+        let case = Case { columns, rows, groups: 1 };
+        let mut numbers = Numbers(columns as u64);
+        let coded =
+            case.rows.map(|rows| encode(Format::Q8_0, &numbers.floats(rows * columns, 0.5)));
+        let x = numbers.floats(n * columns, 1.0);
+        let found = outputs(Bench::gpu(), &case, Format::Q8_0, &coded, &x);
+        assert!(found == outputs(Bench::scalar(), &case, Format::Q8_0, &coded, &x), "{columns}");
+    }
+}
+
 /// Products of `y` in formats of each kind of activation.
 fn products_of(bench: &mut Bench, y: Buffer, n: usize) -> Vec<Vec<u32>> {
     let mut numbers = Numbers(5);

@@ -41,23 +41,23 @@ pub(super) fn plan(gpu: &Gpu, format: Format, a: &ProductArgs, tiles: usize) -> 
     (plan.rows * 8 * pitch <= PLACES).then_some(Plan { name, ..plan })
 }
 
-/// `FEW_RUN`, most columns (`FEW_BLOCKS`), and fours of blocks in each of eight shards.
+/// `RING_RUN`, and a stage of four blocks in each of eight shards.
 const TILE_RUN: u32 = 32;
-const TILE_COLUMNS_MAX: u32 = 8192;
 const TILE_COLUMNS: u32 = 1024;
-const TILE_GROUP: u32 = 512;
+const TILE_GROUP: u32 = 256;
 
 /// The launch on matrix units for all rows at once, if this device has a kernel for these matrices.
 pub(super) fn tiles(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Plan> {
     let name = "few_tiles_q8_0";
-    let shape = a.columns.is_multiple_of(TILE_COLUMNS) && a.columns <= TILE_COLUMNS_MAX;
+    let shape = a.columns.is_multiple_of(TILE_COLUMNS);
     let room = gpu.driver.facts().group_bytes >= pool_bytes(name);
     let able = format == Format::Q8_0 && shape && room && a.groups <= 65_535;
     if !able || !gpu.takes(Shortcuts::FEW) {
         return None;
     }
     let runs: u32 = a.rows.iter().map(|rows| rows.div_ceil(TILE_RUN)).sum();
-    let groups = runs.min(gpu.room().div_ceil(a.groups)).max(1);
+    // A group has a multiprocessor for itself: one too many would wait for another's end.
+    let groups = runs.min(gpu.room() / a.groups).max(1);
     Some(Plan { name, group: TILE_GROUP, rows: TILE_RUN, groups })
 }
 
