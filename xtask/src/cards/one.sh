@@ -17,7 +17,7 @@ cat "$work/synth.log" >>"$out/cards.log"
 # The table's figures, and what each shortcut is worth on a model in place.
 # Those that have nothing to do with what is measured are left out; new ones are in.
 token=all,-few,-wide,-halves,-heads,-onward,-mapped,-pairs,-ahead,-scores
-row=-later,-weights,-norms,-route,-queries,-behind,-sinkhorn
+row=-later,-weights,-norms,-queries,-behind,-sinkhorn
 reading=all,-lanes,-staged,-spread,-index,-few,-halves,-mapped,$row
 steps=all,-lanes,-spread,-wide,-heads,-onward,-mapped,-pairs,-ahead,-scores,$row
 part flash 190 12 'loaded|hash of|tokens/s|to the first|differ|compare' \

@@ -278,18 +278,6 @@ unsafe impl Arguments for RouteArgs {
     const NAME: &'static str = "RouteArgs";
 }
 
-/// Gate and up of one row, with the choice of experts.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub(crate) struct RoutedArgs {
-    pub product: ProductArgs,
-    pub route: RouteArgs,
-}
-// SAFETY: repr(C), 152 + 24 bytes, a multiple of 8, of structs without gaps.
-unsafe impl Arguments for RoutedArgs {
-    const NAME: &'static str = "RoutedArgs";
-}
-
 /// The embedding.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -561,7 +549,6 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<GateArgs>(),
     twin::<RowsArgs>(),
     twin::<RouteArgs>(),
-    twin::<RoutedArgs>(),
     twin::<EmbedArgs>(),
     twin::<RmsArgs>(),
     twin::<HcArgs>(),

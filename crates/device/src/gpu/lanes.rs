@@ -99,8 +99,6 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("rms_norm_blocks", 0b11100),
     ("route", 0b11 << 4),
     ("route_ranks", 0b11 << 4),
-    ("routed_iq2_xxs", 0b1100_0000_1010),
-    ("routed_q4_k", 0b1100_0000_1010),
     ("shards_bf16", 1 << 2),
     ("shards_f16", 1 << 2),
     ("sort_slots", 0b1110),

@@ -14,11 +14,6 @@ pub(super) struct Narrowed {
 }
 
 impl Narrowed {
-    /// Whether the step is some of its rows.
-    pub fn is_part(&self) -> bool {
-        self.now.is_some()
-    }
-
     /// Where the angles of a narrowed step lie in those of the whole, which are made if need be.
     pub fn angles(
         &mut self,

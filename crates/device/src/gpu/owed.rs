@@ -4,7 +4,7 @@
 //! The launch is owed until something else touches the buffer, which then finds it done as ever, or
 //! until the buffer is written anew.
 
-use super::arguments::{HeadArgs, RmsArgs, RouteArgs};
+use super::arguments::{HeadArgs, RmsArgs};
 use super::record::Place;
 use super::{Gpu, ops};
 use crate::Error;
@@ -12,7 +12,7 @@ use crate::Error;
 /// A launch that is owed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owed {
-    /// The buffer that it writes, and reads but for a choice.
+    /// The buffer that it writes and reads.
     pub at: Place,
     /// Floats of it.
     pub len: usize,
@@ -27,29 +27,19 @@ pub(super) enum Work {
     Norm { weight: Place, arguments: RmsArgs },
     /// Norm and rotation of a row's query heads, with this rotary table.
     Heads { table: Place, arguments: HeadArgs },
-    /// A choice of experts for one row; places as its kernel has them, ids at the fifth.
-    Route { places: [Place; 6], arguments: RouteArgs },
 }
 
 impl Owed {
     /// Whether nobody may read or write this buffer before it is done.
     pub fn touches(&self, place: Place) -> bool {
-        match self.work {
-            Work::Norm { .. } | Work::Heads { .. } => place == self.at,
-            Work::Route { places: [logits, .., ids, weights], .. } => {
-                [logits, ids, weights].contains(&place)
-            }
-        }
+        place == self.at
     }
 }
 
 impl Gpu {
     /// Puts a launch off.
     pub(super) fn owe(&mut self, owed: Owed) -> Result<(), Error> {
-        match owed.work {
-            Work::Route { places, .. } => self.pay(&places, Place::NONE)?,
-            Work::Norm { .. } | Work::Heads { .. } => self.pay(&[owed.at], Place::NONE)?,
-        }
+        self.pay(&[owed.at], Place::NONE)?;
         self.owed.push(owed);
         Ok(())
     }
@@ -82,9 +72,6 @@ impl Gpu {
                 }
                 Work::Heads { table, arguments } => {
                     ops::heads::heads_few(self, [owed.at, table], &arguments)
-                }
-                Work::Route { places, arguments } => {
-                    ops::experts::route_plain(self, &places, &arguments)
                 }
             };
             (self.beside, self.behind, self.fresh, self.hidden) = before;

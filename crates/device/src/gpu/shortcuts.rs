@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 12] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "route", "pairs", "scores",
+    "pairs", "scores",
 ];
 
 impl Shortcuts {
@@ -40,12 +40,10 @@ impl Shortcuts {
     /// Weights whose layout is the file's are read where the file is mapped, by devices whose
     /// memory is the host's.
     pub const MAPPED: Shortcuts = Shortcuts(512);
-    /// The chosen experts' gate and up of one row choose them.
-    pub const ROUTE: Shortcuts = Shortcuts(1024);
     /// Threads of tall float tiles have pairs of rows and slots.
-    pub const PAIRS: Shortcuts = Shortcuts(2048);
+    pub const PAIRS: Shortcuts = Shortcuts(1024);
     /// The indexer scores very many rows on matrix units.
-    pub const SCORES: Shortcuts = Shortcuts(4096);
+    pub const SCORES: Shortcuts = Shortcuts(2048);
 
     /// The names of all of them.
     #[must_use]
@@ -109,7 +107,6 @@ mod tests {
             Shortcuts::HEADS,
             Shortcuts::ONWARD,
             Shortcuts::MAPPED,
-            Shortcuts::ROUTE,
             Shortcuts::PAIRS,
             Shortcuts::SCORES,
         ];

@@ -51,7 +51,6 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("decode_f16_short", 25_856),
     ("decode_bf16_short", 25_856),
     ("chosen_iq2_xxs", 65_536),
-    ("routed_iq2_xxs", 65_536),
     ("few_q4_0", 43_520),
     ("few_q8_0", 43_520),
     ("few_mxfp4", 43_520),

@@ -1,8 +1,7 @@
 //! Products of chosen experts with one slot after the other: when `fast/top_experts.k` makes them,
 //! and how it is launched.
 
-use super::super::arguments::{ProductArgs, RoutedArgs};
-use super::super::owed::{Owed, Work};
+use super::super::arguments::ProductArgs;
 use super::super::record::Place;
 use super::super::text::pool_bytes;
 use super::super::{Gpu, SOME_ROWS, Shortcuts};
@@ -66,47 +65,6 @@ fn groups(multiprocessors: u32, slots: u32, sets: u32) -> u32 {
     };
     let most = sets.div_ceil(SIMDGROUPS).min(multiprocessors).max(1);
     (1..=most).min_by_key(|groups| time(*groups)).unwrap_or(1)
-}
-
-/// The kernel that also chooses the experts.
-fn routed(name: &str) -> Option<&'static str> {
-    match name {
-        "chosen_iq2_xxs" => Some("routed_iq2_xxs"),
-        "chosen_q4_k" => Some("routed_q4_k"),
-        _ => None,
-    }
-}
-
-/// Whether products of a row with this matrix can choose its experts themselves.
-pub(super) fn routes(gpu: &Gpu, matrix: (Format, usize)) -> bool {
-    takes(gpu, matrix, 1).and_then(routed).is_some()
-}
-
-/// Records a launch that does on its way what is owed of the ids, if it can; `places` as the other
-/// products have them.
-pub(super) fn launch_routed(
-    gpu: &mut Gpu,
-    name: &'static str,
-    places: &[Place],
-    arguments: &mut ProductArgs,
-) -> Result<bool, Error> {
-    let ids = places[10];
-    let Some(Owed { work: Work::Route { places: own, arguments: route }, .. }) = gpu.owed_of(ids)
-    else {
-        return Ok(false);
-    };
-    let same = [arguments.stack, arguments.slots] == [route.experts, route.top_k];
-    let Some(name) = routed(name).filter(|_| same && arguments.rows[2] == 0) else {
-        return Ok(false);
-    };
-    let [logits, bias, table, tokens, ids, weights] = own;
-    let [w0, o0, w1, o1] = [places[0], places[1], places[2], places[3]];
-    let places = [w0, o0, w1, o1, places[8], places[9], logits, bias, table, tokens, ids, weights];
-    let grid = spread(gpu, arguments);
-    gpu.take_along(ids);
-    gpu.launch(name, grid, GROUP, &places, &RoutedArgs { product: *arguments, route })?;
-    gpu.overwritten(ids, usize::MAX);
-    Ok(true)
 }
 
 /// The groups of a launch.

@@ -116,12 +116,6 @@ pub(super) fn launch(
 ) -> Result<(), Error> {
     // Float kernels do not read the groups, which may be more than fit.
     arguments.run = plan.rows | plan.groups << 16;
-    let halves = ["decode_f16", "decode_bf16"].contains(&plan.name);
-    if halves && arguments.slots == 1 && gpu.takes(Shortcuts::ROUTE) {
-        // Experts' products behind the router's are large: set up early, they would keep out the
-        // shared expert's, which begins with it.
-        arguments.source = 3;
-    }
     let grid = [plan.groups, arguments.slots, arguments.groups];
     // Behind the experts' ids is what scales the slots of a staged input.
     gpu.launch(plan.name, grid, plan.group, &places[..12], arguments)

@@ -1,7 +1,6 @@
 //! The router and the expert sum.
 
 use super::super::arguments::{ActivateArgs, CellsArgs, RouteArgs, SortArgs, TileOfSlots};
-use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, Shortcuts, Weights, check, size, small};
@@ -49,26 +48,10 @@ pub(in super::super) fn route(gpu: &mut Gpu, a: &Route) -> Result<(), Error> {
         rows: gpu.n(),
     };
     let places = [logits, bias, table, gpu.tokens(), ids, weights];
-    if n == 1 && gpu.takes(Shortcuts::ROUTE) && !gpu.narrowed.is_part() {
-        return gpu.owe(Owed { at: ids, len: a.top_k, work: Work::Route { places, arguments } });
-    }
-    if n == 1 {
-        let why = || "a part of a step, or it is disabled".to_owned();
-        gpu.goes_without(Shortcuts::ROUTE, operation, why)?;
-    }
-    route_plain(gpu, &places, &arguments)
-}
-
-/// Records a choice by itself.
-pub(in super::super) fn route_plain(
-    gpu: &mut Gpu,
-    places: &[Place; 6],
-    arguments: &RouteArgs,
-) -> Result<(), Error> {
     let grid = [arguments.rows, 1, 1];
     match arguments.experts > 32 {
-        true => gpu.launch("route_ranks", grid, ROW_GROUP, places, arguments),
-        false => gpu.launch("route", grid, 32, places, arguments),
+        true => gpu.launch("route_ranks", grid, ROW_GROUP, &places, &arguments),
+        false => gpu.launch("route", grid, 32, &places, &arguments),
     }
 }
 
@@ -372,11 +355,6 @@ fn products(
     // Groups of a product that only wait would keep those of gate and up out: it begins when what
     // it waits for has ended.
     let shards = gpu.afresh(|gpu| shared.close(gpu, opened, limit))?;
-    let gate = (routed.matrices.weights[0].format(), shape[1]);
-    let ids = routed.stacked.map_or(Place::NONE, |stacked| stacked.ids);
-    if gpu.owed_of(ids).is_some() && !chosen::routes(gpu, gate) {
-        gpu.goes_without(Shortcuts::ROUTE, "experts", || format!("gate is {:?}", gate.0))?;
-    }
     let inner = routed.open(gpu, inputs, x, shape)?;
     Ok([shards, routed.close(gpu, inner, limit)?])
 }

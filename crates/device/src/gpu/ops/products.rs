@@ -299,9 +299,7 @@ fn launch_chosen(
         (Input::Made(made), false) => places[8..10].copy_from_slice(&made),
         _ => return Ok(false),
     }
-    if !chosen::launch_routed(gpu, name, &places[..], arguments)? {
-        chosen::launch(gpu, name, &places[..], arguments)?;
-    }
+    chosen::launch(gpu, name, &places[..], arguments)?;
     Ok(true)
 }
 
