@@ -11,7 +11,7 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, VL, VNNI and VBMI.
+    /// x86-64 with AVX-512 F, BW, VL, VNNI and VBMI, and GFNI, which all that have those have.
     Avx512,
     /// AVX-512 and the tile unit for bytes; never run so far, so only chosen when asked for.
     Amx,
@@ -61,7 +61,8 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512vl")
                 && is_x86_feature_detected!("avx512vnni")
-                && is_x86_feature_detected!("avx512vbmi"),
+                && is_x86_feature_detected!("avx512vbmi")
+                && is_x86_feature_detected!("gfni"),
         );
         #[cfg(not(target_arch = "x86_64"))]
         let (avx2, avx512) = (false, false);

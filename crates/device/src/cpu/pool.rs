@@ -4,7 +4,7 @@
 //! they sleep, and a region costs an atomic or two a part. Nothing here decides bits: a part must
 //! not depend on which thread runs it, nor when.
 
-use super::product::Task;
+use super::product::{Piece, Task};
 use super::spare::Spare;
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -28,7 +28,7 @@ pub(crate) struct Pool {
     /// Memory that parts work in: as many as ever ran at the same time.
     buffers: Mutex<Vec<Vec<u32>>>,
     /// Memory of batches of products: as many as ever were there at the same time.
-    tasks: Mutex<Vec<Spare<Task<'static>>>>,
+    lists: Mutex<Vec<(Spare<Task<'static>>, Vec<Piece>)>>,
 }
 
 /// What a region runs; the lifetime is that of the call of [`Pool::run`].
@@ -88,7 +88,7 @@ impl Pool {
             std::thread::Builder::new().name(name).spawn(move || shared.work()).ok()
         };
         let workers = (1..threads).map_while(spawn).collect();
-        Pool { shared, workers, buffers: Mutex::default(), tasks: Mutex::default() }
+        Pool { shared, workers, buffers: Mutex::default(), lists: Mutex::default() }
     }
 
     /// Threads, the caller's included.
@@ -104,16 +104,18 @@ impl Pool {
         result
     }
 
-    /// An empty list for a batch of products.
-    pub fn tasks<'a>(&self) -> Vec<Task<'a>> {
-        lock(&self.tasks).pop().unwrap_or_default().list()
+    /// Empty lists for a batch of products.
+    pub fn lists<'a>(&self) -> (Vec<Task<'a>>, Vec<Piece>) {
+        let (mut tasks, pieces) = lock(&self.lists).pop().unwrap_or_default();
+        (tasks.list(), pieces)
     }
 
-    /// Takes that list back.
-    pub fn keep_tasks(&self, tasks: Vec<Task<'_>>) {
+    /// Takes those lists back.
+    pub fn keep_lists(&self, tasks: Vec<Task<'_>>, mut pieces: Vec<Piece>) {
         let mut spare = Spare::default();
         spare.keep(tasks);
-        lock(&self.tasks).push(spare);
+        pieces.clear();
+        lock(&self.lists).push((spare, pieces));
     }
 
     /// Calls `f` once with each of `0..parts`, on any thread, and returns when all are done.

@@ -264,26 +264,49 @@ pub(crate) fn products<'a>(pool: &Pool, jobs: impl IntoIterator<Item = Job<'a>>)
 }
 
 /// Independent products, cut into parts.
+///
+/// Parts become smaller towards the end of a batch: each takes a share of what is left, so that
+/// threads that are not equally fast end at nearly the same time, and there are few parts.
 pub(crate) struct Batch<'a> {
     tasks: Vec<Task<'a>>,
+    pieces: Vec<Piece>,
     parts: usize,
     work: usize,
+}
+
+/// Some tiles of a task: as many parts as the task's inputs make.
+pub(crate) struct Piece {
+    task: usize,
+    tiles: Range<usize>,
+    first_part: usize,
 }
 
 impl<'a> Batch<'a> {
     /// Cuts jobs into parts. Panics as [`products`] does.
     pub fn new(pool: &Pool, jobs: impl IntoIterator<Item = Job<'a>>) -> Self {
-        let mut tasks = pool.tasks();
+        let (mut tasks, pieces) = pool.lists();
         tasks.extend(jobs.into_iter().map(Task::new));
         let work = tasks.iter().map(|task| task.work).fold(0, usize::saturating_add);
-        let share = (work / (4 * pool.threads())).max(PART_WORK);
-        let mut parts = 0;
-        for task in &mut tasks {
-            task.cut(share);
-            task.first_part = parts;
-            parts += task.tile_parts * task.input_parts;
+        let mut batch = Batch { tasks, pieces, parts: 0, work };
+        batch.cut(pool.threads());
+        batch
+    }
+
+    fn cut(&mut self, threads: usize) {
+        let mut left = self.work;
+        for (number, task) in self.tasks.iter().enumerate() {
+            let mut tiles = 0..task.tiles();
+            while task.input_parts > 0 && !tiles.is_empty() {
+                let share = if threads == 1 { left } else { left / (2 * threads) };
+                let count = task.tiles_of(share, threads).min(tiles.len());
+                let end = tiles.start + count;
+                let (tiles_of_piece, first_part) = (tiles.start..end, self.parts);
+                self.pieces.push(Piece { task: number, tiles: tiles_of_piece, first_part });
+                self.parts += task.input_parts;
+                left = left.saturating_sub(task.work / task.tiles() * count);
+                tiles.start = end;
+            }
         }
-        Batch { tasks, parts, work }
     }
 
     /// How many parts there are.
@@ -298,13 +321,14 @@ impl<'a> Batch<'a> {
 
     /// Does one part.
     pub fn run(&self, part: usize, pool: &Pool) {
-        let at = self.tasks.partition_point(|task| task.first_part <= part) - 1;
-        self.tasks[at].run(part - self.tasks[at].first_part, pool);
+        let at = self.pieces.partition_point(|piece| piece.first_part <= part) - 1;
+        let piece = &self.pieces[at];
+        self.tasks[piece.task].run(piece.tiles.clone(), part - piece.first_part, pool);
     }
 
     /// Gives its memory back.
     pub fn keep(self, pool: &Pool) {
-        pool.keep_tasks(self.tasks);
+        pool.keep_lists(self.tasks, self.pieces);
     }
 }
 
@@ -313,8 +337,10 @@ impl<'a> Batch<'a> {
 const PART_WORK: usize = 1 << 15;
 /// Tiles of a part that make panels of its inputs worth their copy.
 const GATHER_TILES: usize = 6;
+/// Tiles of a part of several inputs, so that the copy is hardly seen.
+const SEVERAL_TILES: usize = 8;
 
-/// A job with its cut.
+/// A job with what is known of its cost.
 pub(crate) struct Task<'a> {
     weights: &'a Weights,
     stack: usize,
@@ -325,9 +351,8 @@ pub(crate) struct Task<'a> {
     /// Inputs of each group.
     inputs: usize,
     work: usize,
-    tile_parts: usize,
+    /// How many parts these are; 0 if there are none.
     input_parts: usize,
-    first_part: usize,
 }
 
 impl<'a> Task<'a> {
@@ -356,40 +381,29 @@ impl<'a> Task<'a> {
         let slow = if matches!(weights.layout, Layout::Tiles { .. }) { 1 } else { 32 };
         let work = if inputs == 0 { 0 } else { one.saturating_mul((4 + inputs) * slow / 5) };
         let sink = Sink { out: out.as_mut_ptr(), planes, rows };
-        let (tile_parts, input_parts, first_part) = (1, 1, 0);
-        Task {
-            weights,
-            stack,
-            groups,
-            x,
-            picks,
-            sink,
-            inputs,
-            work,
-            tile_parts,
-            input_parts,
-            first_part,
-        }
+        let input_parts = inputs.div_ceil(INPUTS);
+        Task { weights, stack, groups, x, picks, sink, inputs, work, input_parts }
     }
 
-    /// Cuts the work into parts of about `share`.
-    fn cut(&mut self, share: usize) {
-        if self.work == 0 {
-            self.input_parts = 0;
-            return;
-        }
-        self.input_parts = self.inputs.div_ceil(INPUTS);
-        let wanted = (self.work / self.input_parts).div_ceil(share);
-        self.tile_parts = wanted.clamp(1, self.weights.rows.div_ceil(TILE_ROWS));
+    fn tiles(&self) -> usize {
+        self.weights.rows.div_ceil(TILE_ROWS)
     }
 
-    fn run(&self, part: usize, pool: &Pool) {
+    /// Tiles of a piece whose parts have about `share` of the work each.
+    fn tiles_of(&self, share: usize, threads: usize) -> usize {
+        let all = self.tiles();
+        let least = if self.inputs > 1 { SEVERAL_TILES.min(all.div_ceil(threads)) } else { 1 };
+        // Parts of many inputs are of equal size, so there have to be more of them than threads.
+        let most = if self.input_parts > 1 { all.div_ceil(threads) } else { all };
+        let of_tile = (self.work / all / self.input_parts).max(1);
+        (share.max(PART_WORK) / of_tile).clamp(least, most.max(least))
+    }
+
+    /// Does one part: some tiles times one of the parts of the inputs.
+    fn run(&self, tiles: Range<usize>, input_part: usize, pool: &Pool) {
         let weights = self.weights;
-        let all = weights.rows.div_ceil(TILE_ROWS);
-        let tiles = cut(all, self.tile_parts, part / self.input_parts);
         // Whole panels, but for the last part.
-        let panels =
-            cut(self.inputs.div_ceil(PANEL_ROWS), self.input_parts, part % self.input_parts);
+        let panels = cut(self.inputs.div_ceil(PANEL_ROWS), self.input_parts, input_part);
         let inputs = panels.start * PANEL_ROWS..self.inputs.min(panels.end * PANEL_ROWS);
         match &weights.layout {
             Layout::File(bytes) => self.run_scalar((**bytes).as_ref(), tiles, inputs),

@@ -26,6 +26,14 @@ impl<T> Spare<T> {
     }
 }
 
+/// The first `len` elements, made if need be. They hold anything.
+pub(crate) fn grow<T: Copy + Default>(v: &mut Vec<T>, len: usize) -> &mut [T] {
+    if v.len() < len {
+        v.resize(len, T::default());
+    }
+    &mut v[..len]
+}
+
 /// An empty list in the memory of another one: the standard library collects into the memory of
 /// what it consumes where elements are laid out alike. Were that to change, lists would be
 /// allocated, and the test below would say so.

@@ -130,7 +130,7 @@ impl Simd for Amx {
     type I = __m512i;
     type F = __m512;
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c")]
     unsafe fn enter(kernel: impl TileKernel) {
         // SAFETY: the machine has the unit by the caller's promise; a configuration lasts until it
         // is released, and only this thread sees it.

@@ -1,42 +1,63 @@
-//! AVX-512 (F, BW, VL, VNNI, VBMI): sixteen lanes.
+//! AVX-512 (F, BW, VL, VNNI, VBMI) and GFNI: sixteen lanes.
 
 use super::inputs::{WEIGHT_OFFSET, narrow_words};
 use super::simd::{Codes, GRID_BYTES, Simd, TileKernel, at};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// Grid points of IQ2_XXS so that one shift serves two coordinates: for each index a byte of
-/// coordinates 0 1 4 5, then one of 2 3 6 7, two bits each, the first lowest.
+/// Grid points of IQ2_XXS as pairs of coordinates m and m + 4, two bits each: for each index a byte
+/// with those of m = 0 and 1, then one with those of m = 2 and 3. Those of an even m lie at bits 0
+/// and 3, where [`SIGNED`] looks; those of an odd m at bits 6, 7 and 2, 5.
 static PAIRS: [[u8; 256]; 2] = {
     let mut bytes = [[0; 256]; 2];
     let mut i = 0;
     while i < 256 {
-        let (low, high) = (GRID_BYTES[0][i], GRID_BYTES[1][i]);
-        bytes[0][i] = low & 15 | (high & 15) << 4;
-        bytes[1][i] = low >> 4 | high & 0xf0;
+        let mut half = 0;
+        while half < 2 {
+            let (low, high) = (GRID_BYTES[0][i] >> (4 * half), GRID_BYTES[1][i] >> (4 * half));
+            let even = low & 3 | (high & 3) << 3;
+            let odd = (low & 12) << 4 | high & 4 | (high & 8) << 2;
+            bytes[half][i] = even | odd;
+            half += 1;
+        }
         i += 1;
     }
     bytes
 };
 
-/// Seven signs with their parity on top.
-static SIGNS: [u8; 128] = {
-    let mut bytes = [0; 128];
-    let mut i = 0u8;
-    while i < 128 {
-        bytes[i as usize] = i | if i.count_ones() % 2 == 1 { 0x80 } else { 0 };
-        i += 1;
-    }
-    bytes
-};
+/// Bits of a byte that are made of those of another one: bit i is the parity of `from[i]`.
+const fn bits(from: [u8; 8]) -> i64 {
+    let [a, b, c, d, e, f, g, h] = from;
+    i64::from_le_bytes([h, g, f, e, d, c, b, a])
+}
 
-/// Codes by coordinate (bits 0 and 1) and sign (bit 2); the bits above do not count.
-static SIGNED: [u8; 64] = {
-    let mut bytes = [0; 64];
+/// Brings the coordinates of an odd m to where those of an even m are.
+const ODD: i64 = bits([1 << 6, 1 << 7, 0, 1 << 2, 1 << 5, 0, 0, 0]);
+/// For each m, brings the signs of coordinates m and m + 4 to bits 2 and 5. The sign of the last
+/// one is the parity of the others.
+const SIGNS: [i64; 4] = [
+    bits([0, 0, 1, 0, 0, 1 << 4, 0, 0]),
+    bits([0, 0, 1 << 1, 0, 0, 1 << 5, 0, 0]),
+    bits([0, 0, 1 << 2, 0, 0, 1 << 6, 0, 0]),
+    bits([0, 0, 1 << 3, 0, 0, 0x7f, 0, 0]),
+];
+/// Bits 2 and 5.
+const SIGN_BITS: i8 = 0x24;
+
+/// Codes by coordinate and sign, three bits: the lowest three of an index, then the next three.
+static SIGNED: [[u8; 64]; 2] = {
+    let mut bytes = [[0; 64]; 2];
     let mut i = 0;
     while i < 64 {
-        let magnitude = ironstar_quant::iq2_xxs::MAGNITUDES[i & 3].cast_unsigned();
-        bytes[i] = if i & 4 == 0 { WEIGHT_OFFSET + magnitude } else { WEIGHT_OFFSET - magnitude };
+        let mut half = 0;
+        while half < 2 {
+            let bits = i >> (3 * half);
+            let magnitude = ironstar_quant::iq2_xxs::MAGNITUDES[bits & 3].cast_unsigned();
+            let minus = bits & 4 != 0;
+            bytes[half][i] =
+                if minus { WEIGHT_OFFSET - magnitude } else { WEIGHT_OFFSET + magnitude };
+            half += 1;
+        }
         i += 1;
     }
     bytes
@@ -51,13 +72,47 @@ fn load_table(bytes: &[u8], part: usize) -> __m512i {
     unsafe { _mm512_loadu_si512(bytes.cast()) }
 }
 
-/// `table[byte]` for each byte, from 256 entries; `upper` are the bytes above 127.
+/// Indices of 256 entries: the bytes, and which of them have bit 6, bit 7, and both.
+struct Index {
+    bytes: __m512i,
+    quarters: [__mmask64; 3],
+}
+
+impl Index {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn new(bytes: __m512i) -> Self {
+        let bit_6 = _mm512_movepi8_mask(_mm512_add_epi8(bytes, bytes));
+        let bit_7 = _mm512_movepi8_mask(bytes);
+        Index { bytes, quarters: [bit_6, bit_7, bit_6 & bit_7] }
+    }
+
+    /// `table[byte]` for each byte: a quarter of the table after the other, each over what it is
+    /// right for. An instruction that looks in two quarters costs as much as three of these.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    fn lookup(&self, table: &[u8; 256]) -> __m512i {
+        let Index { bytes, quarters: [second, third, fourth] } = *self;
+        let found = _mm512_permutexvar_epi8(bytes, load_table(table, 0));
+        let found = _mm512_mask_permutexvar_epi8(found, second, bytes, load_table(table, 1));
+        let found = _mm512_mask_permutexvar_epi8(found, third, bytes, load_table(table, 2));
+        _mm512_mask_permutexvar_epi8(found, fourth, bytes, load_table(table, 3))
+    }
+}
+
+/// Coordinates of an odd m from a byte of [`PAIRS`].
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn lookup_256(table: &[u8; 256], bytes: __m512i, upper: __mmask64) -> __m512i {
-    let first = _mm512_permutex2var_epi8(load_table(table, 0), bytes, load_table(table, 1));
-    let second = _mm512_permutex2var_epi8(load_table(table, 2), bytes, load_table(table, 3));
-    _mm512_mask_blend_epi8(upper, first, second)
+#[target_feature(enable = "avx512f,gfni")]
+fn odd(pairs: __m512i) -> __m512i {
+    _mm512_gf2p8affine_epi64_epi8::<0>(pairs, _mm512_set1_epi64(ODD))
+}
+
+/// Two coordinates, each with its sign, which `place` brings there.
+#[inline]
+#[target_feature(enable = "avx512f,gfni")]
+fn pair(coordinates: __m512i, signs: __m512i, place: i64) -> __m512i {
+    let signs = _mm512_gf2p8affine_epi64_epi8::<0>(signs, _mm512_set1_epi64(place));
+    _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(SIGN_BITS), signs, coordinates)
 }
 
 /// Sixteen rows in a vector.
@@ -71,7 +126,7 @@ impl Simd for Avx512 {
     type I = __m512i;
     type F = __m512;
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c")]
     unsafe fn enter(kernel: impl TileKernel) {
         // SAFETY: the caller's promise.
         unsafe { kernel.run::<Self>() }
@@ -290,43 +345,36 @@ impl Simd for Avx512 {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     unsafe fn grid(indices: __m512i) -> [__m512i; 2] {
-        let upper = _mm512_movepi8_mask(indices);
-        [lookup_256(&GRID_BYTES[0], indices, upper), lookup_256(&GRID_BYTES[1], indices, upper)]
+        let indices = Index::new(indices);
+        [indices.lookup(&GRID_BYTES[0]), indices.lookup(&GRID_BYTES[1])]
     }
 
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
     unsafe fn group_codes(indices: __m512i, packed: __m512i) -> [[__m512i; 4]; 2] {
-        // Byte i gets the eight bits from 7 i on, of which the table looks at seven.
+        // Byte i gets the eight bits from 7 i on, of which seven are used.
         let at = _mm512_set1_epi64(0x352e_2720_150e_0700);
         let signs = _mm512_multishift_epi64_epi8(at, packed);
-        let signs = _mm512_permutex2var_epi8(load_table(&SIGNS, 0), signs, load_table(&SIGNS, 1));
-        let upper = _mm512_movepi8_mask(indices);
-        let first = lookup_256(&PAIRS[0], indices, upper);
-        let second = lookup_256(&PAIRS[1], indices, upper);
-        // Coordinates m and m + 4 in bits 0, 1 and 4, 5; their signs in bits 2 and 6. Written out:
-        // calls from inside `map` would stay calls.
-        let nibbles = _mm512_set1_epi8(0x44);
-        let a = _mm512_slli_epi32::<2>(signs);
-        let a = _mm512_ternarylogic_epi32::<0xca>(nibbles, a, first);
-        let (b, first) = (_mm512_slli_epi32::<1>(signs), _mm512_srli_epi32::<2>(first));
-        let b = _mm512_ternarylogic_epi32::<0xca>(nibbles, b, first);
-        let c = _mm512_ternarylogic_epi32::<0xca>(nibbles, signs, second);
-        let (d, second) = (_mm512_srli_epi32::<1>(signs), _mm512_srli_epi32::<2>(second));
-        let d = _mm512_ternarylogic_epi32::<0xca>(nibbles, d, second);
-        let table = load_table(&SIGNED, 0);
+        let first = Index::new(indices).lookup(&PAIRS[0]);
+        let second = Index::new(indices).lookup(&PAIRS[1]);
+        // Written out: calls from inside `map` would stay calls.
+        let a = pair(first, signs, SIGNS[0]);
+        let b = pair(odd(first), signs, SIGNS[1]);
+        let c = pair(second, signs, SIGNS[2]);
+        let d = pair(odd(second), signs, SIGNS[3]);
+        let (low, high) = (load_table(&SIGNED[0], 0), load_table(&SIGNED[1], 0));
         [
             [
-                _mm512_permutexvar_epi8(a, table),
-                _mm512_permutexvar_epi8(b, table),
-                _mm512_permutexvar_epi8(c, table),
-                _mm512_permutexvar_epi8(d, table),
+                _mm512_permutexvar_epi8(a, low),
+                _mm512_permutexvar_epi8(b, low),
+                _mm512_permutexvar_epi8(c, low),
+                _mm512_permutexvar_epi8(d, low),
             ],
             [
-                _mm512_permutexvar_epi8(_mm512_srli_epi32::<4>(a), table),
-                _mm512_permutexvar_epi8(_mm512_srli_epi32::<4>(b), table),
-                _mm512_permutexvar_epi8(_mm512_srli_epi32::<4>(c), table),
-                _mm512_permutexvar_epi8(_mm512_srli_epi32::<4>(d), table),
+                _mm512_permutexvar_epi8(a, high),
+                _mm512_permutexvar_epi8(b, high),
+                _mm512_permutexvar_epi8(c, high),
+                _mm512_permutexvar_epi8(d, high),
             ],
         ]
     }

@@ -5,6 +5,7 @@
 use super::super::isa::Isa;
 use super::super::pool::Pool;
 use super::super::share::Whole;
+use super::super::spare::grow;
 use ironstar_quant::Activation;
 use std::marker::PhantomData;
 use std::mem::offset_of;
@@ -276,14 +277,13 @@ impl Inputs {
         let blocks = match activation {
             Activation::F32 => return,
             Activation::Int8x32 => {
-                self.narrow.resize(x.len() / block, Record32::default());
-                Blocks::Narrow(x.as_chunks().0, &mut self.narrow)
+                Blocks::Narrow(x.as_chunks().0, grow(&mut self.narrow, x.len() / block))
             }
-            Activation::Int8x256 => {
-                self.wide.resize(x.len() / block, Record256::default());
-                self.woven.resize(x.len() / block, Woven256::default());
-                Blocks::Wide(x.as_chunks().0, &mut self.wide, &mut self.woven)
-            }
+            Activation::Int8x256 => Blocks::Wide(
+                x.as_chunks().0,
+                grow(&mut self.wide, x.len() / block),
+                grow(&mut self.woven, x.len() / block),
+            ),
         };
         quantise_parts(isa, pool, blocks, x.len());
     }
@@ -300,10 +300,12 @@ impl Inputs {
         assert!(columns.is_multiple_of(block), "{columns} columns in blocks of {block}");
         match activation {
             Activation::F32 => assert!(count <= values.len(), "{rows} x {columns} values"),
-            Activation::Int8x32 => self.narrow.resize(count / block, Record32::default()),
+            Activation::Int8x32 => {
+                grow(&mut self.narrow, count / block);
+            }
             Activation::Int8x256 => {
-                self.wide.resize(count / block, Record256::default());
-                self.woven.resize(count / block, Woven256::default());
+                grow(&mut self.wide, count / block);
+                grow(&mut self.woven, count / block);
             }
         }
         (self.rows, self.columns, self.activation) = (rows, columns, Some(activation));
@@ -319,7 +321,7 @@ impl Inputs {
             woven,
             life: PhantomData,
         };
-        Open { view, narrow, wide, woven }
+        Open { isa: Isa::best(), view, narrow, wide, woven }
     }
 
     /// What was prepared.
@@ -339,6 +341,7 @@ impl Inputs {
 
 /// Rows that are prepared one by one, by whichever thread has made their values.
 pub(crate) struct Open<'a> {
+    isa: Isa,
     view: View<'a>,
     narrow: *mut Record32,
     wide: *mut Record256,
@@ -360,7 +363,7 @@ impl<'a> Open<'a> {
     /// Nobody else may use this row during the call.
     pub unsafe fn prepare(&self, row: usize, x: &[f32]) {
         assert!(row < self.view.rows && x.len() == self.view.columns, "row {row}");
-        let isa = Isa::best();
+        let isa = self.isa;
         match self.view.activation {
             Some(Activation::Int8x32) => {
                 let blocks = x.len() / 32;

@@ -95,7 +95,7 @@ pub(crate) fn gather<'a, F: Rows>(part: &Part<'_>, buffer: &'a mut Vec<u32>) -> 
     Panels { words: buffer, first_group, group_words }
 }
 
-/// Fills a panel of `R` rows with inputs, then zeros: some blocks of all rows, then the next ones,
+/// Fills a panel of `R` rows with inputs, and zeros behind them: some blocks of all rows, then the next ones,
 /// so that what is written stays near.
 fn fill<F: Rows, const R: usize>(
     part: &Part<'_>,
@@ -113,6 +113,9 @@ fn fill<F: Rows, const R: usize>(
     }
     let run = (RUN / words).max(1);
     for (at, to) in to.chunks_mut(run * words).enumerate() {
+        if count < R {
+            to.as_flattened_mut().fill(0);
+        }
         for (row, records) in rows.iter().enumerate().take(count) {
             for (record, to) in records[at * run..].iter().zip(to.chunks_exact_mut(words)) {
                 // SAFETY: that many words of a record are initialised; it is aligned to words.
@@ -122,9 +125,6 @@ fn fill<F: Rows, const R: usize>(
                     to[row] = *word;
                 }
             }
-        }
-        if count < R {
-            to.iter_mut().for_each(|to| to[count..].fill(0));
         }
     }
 }

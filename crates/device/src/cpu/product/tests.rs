@@ -256,12 +256,80 @@ fn more_inputs_than_a_part_takes() {
     }
 }
 
+/// How far apart two threads end that take the parts of a batch in order, one of them slower than
+/// the other; as a part of the time that it takes.
+#[expect(clippy::cast_precision_loss, reason = "any precision does")]
+fn apart(batch: &Batch<'_>, slower: f64) -> f64 {
+    let mut clocks = [0f64; 2];
+    for piece in &batch.pieces {
+        let task = &batch.tasks[piece.task];
+        let work = task.work / task.tiles() / task.input_parts * piece.tiles.len();
+        for _ in 0..task.input_parts {
+            let next = usize::from(clocks[1] < clocks[0]);
+            clocks[next] += work as f64 * [1.0, slower][next];
+        }
+    }
+    (clocks[0] - clocks[1]).abs() / clocks[0].max(clocks[1])
+}
+
+#[test]
+fn parts_are_everything_once_and_threads_end_together() {
+    // Rows and inputs of the products of a batch, and how far apart two threads may end.
+    let batches = [
+        (&[(4096, 1)][..], 0.02),
+        (&[(2048, 1), (2048, 1), (4096, 1), (512, 1), (64, 1)], 0.02),
+        (&[(2048, 7), (100, 0), (4096, 60)], 0.08),
+        (&[(48, 3), (2048, 200), (16, 97)], 0.35),
+        (&[(5, 1)], 1.0),
+        (&[(1000, 0)], f64::INFINITY),
+    ];
+    let (pool, columns) = (Pool::new(1), 32);
+    let bytes = vec![0; 4096 * columns * 4];
+    for (shapes, bound) in batches {
+        let weights = shapes.iter().map(|&(rows, _)| {
+            let source = source(Format::F32, rows, columns, 1, &bytes[..rows * columns * 4]);
+            Weights::new(&source, &CpuConfig::default(), &pool, &mut Packed::default())
+        });
+        let weights: Vec<_> = weights.map(|weights| weights.expect("fits")).collect();
+        let x = vec![0f32; 200 * columns];
+        let mut outs: Vec<_> = shapes.iter().map(|(rows, n)| vec![0f32; rows * n]).collect();
+        let jobs = weights.iter().zip(shapes).zip(&mut outs).map(|((weights, shape), out)| {
+            let x = View::of_floats(&x[..shape.1 * columns], shape.1, columns);
+            let out = Output::Tree(out);
+            Job { weights, stack: 0, groups: 1, x, picks: None, out }
+        });
+        let mut batch = Batch::new(&pool, jobs);
+        // As if matrices had many columns.
+        batch.tasks.iter_mut().for_each(|task| task.work *= 256);
+        batch.work *= 256;
+        for threads in [2, 1, 3, 16] {
+            (batch.parts, batch.pieces) = (0, Vec::new());
+            batch.cut(threads);
+            let mut parts = 0;
+            let mut done = vec![0; batch.tasks.len()];
+            for piece in &batch.pieces {
+                assert_eq!((piece.first_part, piece.tiles.start), (parts, done[piece.task]));
+                assert!(!piece.tiles.is_empty());
+                done[piece.task] = piece.tiles.end;
+                parts += batch.tasks[piece.task].input_parts;
+            }
+            assert_eq!(parts, batch.parts());
+            for (task, done) in batch.tasks.iter().zip(done) {
+                assert_eq!(done, if task.inputs == 0 { 0 } else { task.tiles() });
+            }
+            for slower in [1.0, 1.1, 1.25, 1.5].into_iter().filter(|_| threads == 2) {
+                let apart = apart(&batch, slower);
+                assert!(!(apart > bound), "{shapes:?} at {slower}: {apart}");
+            }
+        }
+    }
+}
+
 /// One part that does everything, as large matrices have them: only such a part makes panels.
 fn in_one_part(pool: &Pool, job: Job<'_>) {
-    let mut task = Task::new(job);
-    task.cut(usize::MAX);
-    for part in 0..task.tile_parts * task.input_parts {
-        task.run(part, pool);
+    let task = Task::new(job);
+    for part in 0..task.input_parts {
+        task.run(0..task.tiles(), part, pool);
     }
 }
 

@@ -14,6 +14,7 @@ pub(super) mod streams;
 
 use super::pool::Pool;
 use super::product::{Inputs, View};
+use super::spare::grow;
 use ironstar_quant::Activation;
 
 /// Memory that operations reuse; its contents mean nothing between operations.
@@ -73,12 +74,4 @@ impl InputSet {
             }
         }
     }
-}
-
-/// The first `len` elements, made if need be. They hold anything.
-fn grow<T: Copy + Default>(v: &mut Vec<T>, len: usize) -> &mut [T] {
-    if v.len() < len {
-        v.resize(len, T::default());
-    }
-    &mut v[..len]
 }
