@@ -281,7 +281,7 @@ fn parts_are_everything_once_and_threads_end_together() {
         (&[(2048, 7), (100, 0), (4096, 60)], 0.08),
         (&[(48, 3), (2048, 200), (16, 97)], 0.35),
         (&[(5, 1)], 1.0),
-        (&[(1000, 0)], f64::INFINITY),
+        (&[(1000, 0)], 0.0),
     ];
     let (pool, columns) = (Pool::new(1), 32);
     let bytes = vec![0; 4096 * columns * 4];
@@ -319,7 +319,7 @@ fn parts_are_everything_once_and_threads_end_together() {
             }
             for slower in [1.0, 1.1, 1.25, 1.5].into_iter().filter(|_| threads == 2) {
                 let apart = apart(&batch, slower);
-                assert!(!(apart > bound), "{shapes:?} at {slower}: {apart}");
+                assert!(batch.parts == 0 || apart <= bound, "{shapes:?} at {slower}: {apart}");
             }
         }
     }
