@@ -95,8 +95,8 @@ pub(crate) fn gather<'a, F: Rows>(part: &Part<'_>, buffer: &'a mut Vec<u32>) -> 
     Panels { words: buffer, first_group, group_words }
 }
 
-/// Fills a panel of `R` rows with inputs, and zeros behind them: some blocks of all rows, then the next ones,
-/// so that what is written stays near.
+/// Fills a panel of `R` rows with inputs, and zeros behind them: some blocks of all rows, then the
+/// next ones, so that what is written stays near.
 fn fill<F: Rows, const R: usize>(
     part: &Part<'_>,
     group: usize,
