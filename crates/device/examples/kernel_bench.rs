@@ -1,11 +1,12 @@
 //! One kernel, or all of them, alone on a card, at the sizes of V4 Flash:
-//! `kernel_bench [NAME] [--rows N,N,...] [--rounds N] [--disable SHORTCUT]... [--list]`, or
-//! `cargo xtask kernel-bench`.
+//! `kernel_bench [NAME] [--rows N,N,...] [--rounds N] [--disable SHORTCUT]... [--exact]
+//! [--list]`, or `cargo xtask kernel-bench`.
 //!
 //! NAME is (a part of) an operation of the list, else of a kernel. Each operation runs with weights
 //! that take turns, so that none comes from a cache; small tables and the input do, as in a token.
 //! Every kernel is timed by itself, with an event before and behind, which costs it about two
-//! microseconds and keeps it from starting early. The bound is the larger of what must be read at
+//! microseconds and keeps it from starting early. `--exact` measures the exact mode, whose products
+//! are of floats. The bound is the larger of what must be read at
 //! the bandwidth measured first, and what must be computed at the rate of the unit.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
@@ -34,6 +35,7 @@ struct Words {
     rows: Vec<usize>,
     rounds: usize,
     disabled: Shortcuts,
+    exact: bool,
     list: bool,
 }
 
@@ -43,6 +45,7 @@ fn words() -> Outcome<Words> {
         rows: ROWS.to_vec(),
         rounds: ROUNDS,
         disabled: Shortcuts::NONE,
+        exact: false,
         list: false,
     };
     let mut all = std::env::args().skip(1);
@@ -58,6 +61,7 @@ fn words() -> Outcome<Words> {
                 }
             }
             "--rounds" => words.rounds = value()?.parse::<usize>()?.clamp(1, 10_000),
+            "--exact" => words.exact = true,
             "--disable" => words.disabled = words.disabled.with(Shortcuts::named(&value()?)?),
             _ if word.starts_with("--") || !words.name.is_empty() => {
                 return Err(
@@ -125,7 +129,8 @@ fn measure(
 ) -> Outcome<bool> {
     let times = KernelTimes::default();
     let cuda = CudaConfig { times: Some(times.clone()), ..cuda.clone() };
-    let config = GpuConfig { disabled: words.disabled, ..GpuConfig::default() };
+    let (disabled, float_products) = (words.disabled, words.exact);
+    let config = GpuConfig { disabled, float_products, ..GpuConfig::default() };
     let mut gpu = Gpu::cuda(&cuda, config)?;
     let shape = &ops::FLASH;
     let tokens: Vec<u32> = (0..).take(rows).collect();

@@ -51,6 +51,13 @@ FN float half_bits(ushort h)
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
     return f;
 }
+// The nearest half, ties to the even one.
+FN ushort to_half(float x)
+{
+    ushort h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
 // Whole numbers of 64 bits in shared memory and lanes, and floats of 64 bits.
 #define WIDE_NUMBERS
 #define SHARED_ATOMIC64(n, N) __shared__ ulong n[N]
@@ -228,6 +235,15 @@ FN void load_two(uint* out, const uint* from, uint at)
     out[0] = v.x;
     out[1] = v.y;
 }
+// Four words at a multiple of four.
+FN void load_four(uint* out, const uint* from, uint at)
+{
+    uint4 v = *(const uint4*)(from + at);
+    out[0] = v.x;
+    out[1] = v.y;
+    out[2] = v.z;
+    out[3] = v.w;
+}
 FN void store_floats(float* to, uint at, const float* v)
 {
     *(float4*)(to + at) = make_float4(v[0], v[1], v[2], v[3]);
@@ -251,6 +267,14 @@ FN void load_turned(uint* out, const uint* from, uint word, uint l)
 FN void mma_bf16(float* c, const uint* a, uint b0, uint b1, uint l)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// The same of halves.
+FN void mma_f16(float* c, const uint* a, uint b0, uint b1, uint l)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

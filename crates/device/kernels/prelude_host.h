@@ -226,6 +226,16 @@ FN float half_bits(ushort h)
     if (e == 0) return as_float(as_uint((float)m * 5.9604644775390625e-8f) | s);
     return as_float(s | ((e + 112) << 23) | (m << 13));
 }
+// The nearest half, ties to the even one.
+FN ushort to_half(float x)
+{
+    uint bits = as_uint(x), s = (bits >> 16) & 0x8000u, a = bits & 0x7fffffffu;
+    if (a > 0x7f800000u) return (ushort)0x7fffu;
+    if (a >= 0x47800000u) return (ushort)(s | 0x7c00u);
+    // Below the normal halves a unit is 2^-24, which adding 1/2 leaves as the last bit.
+    if (a < 0x38800000u) return (ushort)(s | (as_uint(as_float(a) + 0.5f) - 0x3f000000u));
+    return (ushort)(s | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13));
+}
 FN float sqrt_(float x) { return std::sqrt(x); }
 FN float abs_(float x) { return std::fabs(x); }
 FN float rint_(float x) { return std::nearbyintf(x); }
@@ -390,6 +400,12 @@ FN void load_two(uint* out, host::Shared<uint> from, uint at)
     if (at % 2u != 0u) __builtin_trap();
     for (uint i = 0u; i < 2u; ++i) out[i] = from[at + i];
 }
+// Four words at a multiple of four.
+FN void load_four(uint* out, host::Shared<uint> from, uint at)
+{
+    if (at % 4u != 0u) __builtin_trap();
+    for (uint i = 0u; i < 4u; ++i) out[i] = from[at + i];
+}
 FN void store_floats(host::Shared<float> to, uint at, const float* v)
 {
     if (at % 4u != 0u) __builtin_trap();
@@ -459,30 +475,32 @@ FN void group_wait(int*) {}
 #define SIGNAL_OPEN(n, threads)
 #define SIGNAL_GIVE(n)
 #define SIGNAL_WAIT(n, odd) TG_BARRIER()
-// C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes.
-#define mma_bf16(c, a, b0, b1, l) host_mma_bf16((c), (a), (b0), (b1), __LINE__)
-FN void host_mma_bf16(float* c, const uint* a, uint b0, uint b1, int line)
+// C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes. One
+// element of K after the other, by fma; `mma_f16`: the same of halves.
+#define mma_bf16(c, a, b0, b1, l) host_mma_16<false>((c), (a), (b0), (b1), __LINE__)
+#define mma_f16(c, a, b0, b1, l) host_mma_16<true>((c), (a), (b0), (b1), __LINE__)
+template <bool HALVES> FN float host_half(uint word, uint high)
 {
-    uint l = lane, row = l & 28u, column = 8u * (l & 3u), w[4][4], x[2][2][4];
+    if (HALVES) return half_bits((ushort)(high != 0u ? word >> 16 : word));
+    return as_float(high != 0u ? word & 0xffff0000u : word << 16);
+}
+template <bool HALVES>
+static inline void host_mma_16(float* c, const uint* a, uint b0, uint b1, int line)
+{
+    uint l = lane, row = l & 28u, column = 8u * (l & 3u);
+    float w[2][16], x[2][16];
     for (uint r = 0u; r < 4u; ++r) {
         const uint* all = host::exchange(a[r], line);
-        for (uint k = 0u; k < 4u; ++k) w[r][k] = all[row + k];
+        for (uint k = 0u; k < 8u; ++k)
+            w[r & 1u][8u * (r >> 1) + k] = host_half<HALVES>(all[row + (k >> 1)], k & 1u);
     }
     for (uint r = 0u; r < 2u; ++r) {
         const uint* all = host::exchange(r == 0u ? b0 : b1, line);
-        for (uint k = 0u; k < 8u; ++k) x[k >> 2][r][k & 3u] = all[column + k];
+        for (uint k = 0u; k < 16u; ++k)
+            x[k >> 3][8u * r + (k & 7u)] = host_half<HALVES>(all[column + (k >> 1)], k & 1u);
     }
-    for (uint i = 0u; i < 4u; ++i)
-        for (uint k = 0u; k < 16u; ++k) {
-            uint left = w[(i >> 1) + 2u * (k >> 3)][(k >> 1) & 3u];
-            uint right = x[i & 1u][k >> 3][(k >> 1) & 3u];
-            if ((k & 1u) == 0u) {
-                left <<= 16;
-                right <<= 16;
-            }
-            c[i] = __builtin_fmaf(
-                as_float(left & 0xffff0000u), as_float(right & 0xffff0000u), c[i]);
-        }
+    for (uint k = 0u; k < 16u; ++k)
+        for (uint i = 0u; i < 4u; ++i) c[i] = __builtin_fmaf(w[i >> 1][k], x[i & 1u][k], c[i]);
 }
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 #define mma_i8(c, a, b0, b1, l) host_mma_i8((c), (a), (b0), (b1), __LINE__)

@@ -46,6 +46,8 @@ FN void tg_atomic_add(threadgroup atomic_uint* p, uint i, uint v)
 FN float as_float(uint u) { return as_type<float>(u); }
 FN uint as_uint(float f) { return as_type<uint>(f); }
 FN float half_bits(ushort h) { return (float)as_type<half>(h); }
+// The nearest half, ties to the even one.
+FN ushort to_half(float x) { return as_type<ushort>((half)x); }
 FN float sqrt_(float x) { return precise::sqrt(x); }
 FN float abs_(float x) { return fabs(x); }
 FN float rint_(float x) { return rint(x); }
@@ -191,6 +193,11 @@ FN void load_two(thread uint* out, threadgroup const uint* from, uint at)
     out[0] = from[at];
     out[1] = from[at + 1];
 }
+// Four words at a multiple of four.
+FN void load_four(thread uint* out, threadgroup const uint* from, uint at)
+{
+    for (uint i = 0u; i < 4u; ++i) out[i] = from[at + i];
+}
 FN void store_floats(threadgroup float* to, uint at, thread const float* v)
 {
     for (uint i = 0u; i < 4u; ++i) to[at + i] = v[i];
@@ -212,27 +219,38 @@ FN void load_turned(thread uint* out, threadgroup uint* from, uint word, uint l)
         out[i] = ((low >> shift) & 0xffffu) | (((high >> shift) & 0xffffu) << 16);
     }
 }
-// C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes.
-FN void mma_bf16(thread float* c, thread const uint* a, uint b0, uint b1, uint l)
+// C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes;
+// `mma_f16`: the same of halves.
+FN float bf16_half(uint word, uint high)
 {
-    for (uint k = 0u; k < 8u; ++k) {
-        ushort row = (ushort)((l & 28u) + (k & 3u)), column = (ushort)(8u * (l & 3u) + (k & 3u));
-        uint low = simd_shuffle(a[k < 4u ? 0 : 2], row);
-        uint high = simd_shuffle(a[k < 4u ? 1 : 3], row);
-        uint own = k < 4u ? b0 : b1;
-        uint x = simd_shuffle(own, column), y = simd_shuffle(own, (ushort)(column + 4));
-        for (uint h = 0u; h < 2u; ++h) {
-            float u = as_float(h == 0u ? low << 16 : low & 0xffff0000u);
-            float v = as_float(h == 0u ? high << 16 : high & 0xffff0000u);
-            float p = as_float(h == 0u ? x << 16 : x & 0xffff0000u);
-            float q = as_float(h == 0u ? y << 16 : y & 0xffff0000u);
-            c[0] = fma(u, p, c[0]);
-            c[1] = fma(u, q, c[1]);
-            c[2] = fma(v, p, c[2]);
-            c[3] = fma(v, q, c[3]);
-        }
-    }
+    return as_float(high == 0u ? word << 16 : word & 0xffff0000u);
 }
+FN float f16_half(uint word, uint high)
+{
+    return half_bits((ushort)(high == 0u ? word : word >> 16));
+}
+#define MMA_16(name, half_of_word) \
+    FN void name(thread float* c, thread const uint* a, uint b0, uint b1, uint l) \
+    { \
+        for (uint k = 0u; k < 8u; ++k) { \
+            ushort row = (ushort)((l & 28u) + (k & 3u)), \
+                   column = (ushort)(8u * (l & 3u) + (k & 3u)); \
+            uint low = simd_shuffle(a[k < 4u ? 0 : 2], row); \
+            uint high = simd_shuffle(a[k < 4u ? 1 : 3], row); \
+            uint own = k < 4u ? b0 : b1; \
+            uint x = simd_shuffle(own, column), y = simd_shuffle(own, (ushort)(column + 4)); \
+            for (uint h = 0u; h < 2u; ++h) { \
+                float u = half_of_word(low, h), v = half_of_word(high, h); \
+                float p = half_of_word(x, h), q = half_of_word(y, h); \
+                c[0] = fma(u, p, c[0]); \
+                c[1] = fma(u, q, c[1]); \
+                c[2] = fma(v, p, c[2]); \
+                c[3] = fma(v, q, c[3]); \
+            } \
+        } \
+    }
+MMA_16(mma_bf16, bf16_half)
+MMA_16(mma_f16, f16_half)
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 // There is no unit for it.
 FN void mma_i8(thread int* c, thread const uint* a, uint b0, uint b1, uint l)

@@ -88,12 +88,17 @@ pub struct Case {
 pub type Entry = (&'static str, fn(&mut Maker<'_>) -> Case);
 
 /// All of them, in the order of a layer.
-pub const TABLE: [Entry; 24] = [
+pub const TABLE: [Entry; 26] = [
     ("hc_pre", |m| m.hc_pre()),
     ("rms_norm", |m| m.rms_norm()),
     ("project q_a, kv", |m| m.project(&[m.shape.q_rank, m.shape.width], m.shape.d)),
     ("project q_b", |m| m.project(&[m.shape.heads * m.shape.width], m.shape.q_rank)),
     ("project router", |m| m.project_as(Format::F16, &[m.shape.experts], m.shape.d)),
+    ("project compressors", |m| {
+        let (width, index) = (2 * m.shape.width, 256);
+        m.project_as(Format::F16, &[width, width, index, index], m.shape.d)
+    }),
+    ("project index_q", |m| m.project_as(Format::F16, &[64 * 128], m.shape.q_rank)),
     ("project output", |m| m.project(&[m.shape.vocabulary], m.shape.d)),
     ("query_heads", |m| m.query_heads()),
     ("kv_rows", |m| m.kv_rows()),

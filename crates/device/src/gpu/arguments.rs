@@ -83,6 +83,18 @@ unsafe impl Arguments for ProductArgs {
     const NAME: &'static str = "ProductArgs";
 }
 
+/// Rows that become operands of halves.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct SplitArgs {
+    pub rows: u32,
+    pub columns: u32,
+}
+// SAFETY: repr(C) of two u32.
+unsafe impl Arguments for SplitArgs {
+    const NAME: &'static str = "SplitArgs";
+}
+
 /// Shards of a wide float matrix.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -539,6 +551,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<SpanRows>(),
     twin::<ProductArgs>(),
     twin::<QuantiseArgs>(),
+    twin::<SplitArgs>(),
     twin::<SortArgs>(),
     twin::<ActivateArgs>(),
     twin::<CellsArgs>(),

@@ -242,6 +242,9 @@ const LONG_ROWS: usize = 128;
 const SOME_ROWS: usize = 16;
 /// Most rows of a step: a dimension of a grid.
 const ROWS_MAX: usize = 65_535;
+/// Which bits kernels give: another number with every change of an operation's results, so that
+/// nobody goes on from what other kernels stored. 2: F16 products on matrix units.
+const BITS: u32 = 2;
 
 impl Gpu {
     /// A backend over a driver.
@@ -682,7 +685,7 @@ impl Backend for Gpu {
     }
 
     fn kind(&self) -> String {
-        format!("{} {}", self.driver.name(), self.driver.facts().device)
+        format!("{} {}, bits {BITS}", self.driver.name(), self.driver.facts().device)
     }
 
     fn counters(&self) -> Counters {

@@ -33,6 +33,8 @@ pub(super) enum Scratch {
     PreparedScales,
     PreparedCodes256,
     PreparedScales256,
+    SplitHalves,
+    SplitFactors,
     PartInput,
     PartScales,
     PartShards,

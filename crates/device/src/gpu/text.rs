@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = &[
     ("tiles_attend.k", include_str!("../../kernels/tiles_attend.k")),
     ("tiles_big.k", include_str!("../../kernels/tiles_big.k")),
     ("tiles_float.k", include_str!("../../kernels/tiles_float.k")),
+    ("tiles_halves.k", include_str!("../../kernels/tiles_halves.k")),
     ("tiles_heads.k", include_str!("../../kernels/tiles_heads.k")),
     ("tiles_index.k", include_str!("../../kernels/tiles_index.k")),
     ("tiles_inputs.k", include_str!("../../kernels/tiles_inputs.k")),
@@ -33,6 +34,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/few.k", include_str!("../../kernels/fast/few.k")),
     ("fast/few_floats.k", include_str!("../../kernels/fast/few_floats.k")),
     ("fast/few_tiles.k", include_str!("../../kernels/fast/few_tiles.k")),
+    ("fast/halves.k", include_str!("../../kernels/fast/halves.k")),
     ("fast/index_part.k", include_str!("../../kernels/fast/index_part.k")),
     ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
     ("fast/small.k", include_str!("../../kernels/fast/small.k")),
@@ -81,6 +83,8 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("big_bf16_pairs", 147_456),
     ("big_f16_few", 73_728),
     ("big_bf16_few", 73_728),
+    ("halves_low", 50_192),
+    ("halves_tall", 231_424),
 ];
 
 /// Bytes of the pool of a kernel.

@@ -1,7 +1,7 @@
 //! Parts of a rank on the GPU's kernels: the bits of the CPU's parts, whose subtrees are
 //! the whole.
 
-use crate::common::{Bench, Numbers, bits, encode};
+use crate::common::{Bench, Numbers, agree, bits, encode};
 use ironstar_device::*;
 use ironstar_quant::Format;
 use std::sync::Arc;
@@ -45,7 +45,8 @@ fn products_of_a_part_are_those_of_the_cpu() {
                 bench.cpu.project(&a).expect("a product");
                 bits(&bench.read(out))
             });
-            assert!(found == wanted, "{shards} shards of {rows} x {columns} {format:?}, {n} rows");
+            let name = format!("{shards} shards of {rows} x {columns} {format:?}, {n} rows");
+            agree(format, &[found], &[wanted], &name);
         }
     }
 }

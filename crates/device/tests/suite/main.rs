@@ -5,6 +5,7 @@ mod faults;
 mod gpu_attend;
 mod gpu_chosen;
 mod gpu_decode;
+mod gpu_halves;
 mod gpu_part;
 mod gpu_shortcuts;
 mod gpu_tiles;

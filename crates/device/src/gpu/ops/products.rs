@@ -4,7 +4,7 @@ use super::super::arguments::{ProductArgs, QuantiseArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
-use super::{GROUP, SIMDGROUPS, chosen, decode, few};
+use super::{GROUP, SIMDGROUPS, chosen, decode, few, halves};
 use crate::{Error, Matrix, Project, ProjectGrouped};
 use ironstar_quant::{Activation, Format};
 
@@ -161,6 +161,7 @@ impl Inputs {
 /// Records products: matrices of one format go into one launch.
 pub(super) fn product(gpu: &mut Gpu, p: &Product<'_>) -> Result<(), Error> {
     let mut left: Vec<(Matrix, Place)> = p.outputs.to_vec();
+    let mut split = None;
     while let Some((first, _)) = left.first().copied() {
         let format = gpu.weights(p.operation, first)?.format();
         let mut batch = Vec::new();
@@ -172,7 +173,7 @@ pub(super) fn product(gpu: &mut Gpu, p: &Product<'_>) -> Result<(), Error> {
                 false => others.push((matrix, out)),
             }
         }
-        launch(gpu, p, format, &batch)?;
+        launch(gpu, p, format, &batch, &mut split)?;
         left = others;
     }
     Ok(())
@@ -207,6 +208,7 @@ fn launch(
     p: &Product<'_>,
     format: Format,
     batch: &[(Matrix, Place)],
+    split: &mut Option<[Place; 2]>,
 ) -> Result<(), Error> {
     let (operation, first) = (p.operation, batch[0].0);
     let mut arguments = ProductArgs {
@@ -241,6 +243,9 @@ fn launch(
             return decode::launch_staged(gpu, format, &plan, staged, places, &mut arguments);
         }
     };
+    if halves::takes(gpu, operation, format, first.columns) {
+        return halves::launch(gpu, made[0], split, &mut places, &mut arguments);
+    }
     places[8..10].copy_from_slice(&made);
     if launch_alone(gpu, p, format, &places, &mut arguments)?
         || launch_few(gpu, p, format, &mut places, &mut arguments)?

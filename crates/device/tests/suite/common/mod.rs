@@ -134,6 +134,21 @@ pub fn near(found: &[u32], wanted: &[u32], tolerance: f32) -> Result<(), String>
     Ok(())
 }
 
+/// Whether products on a GPU are those of the processor: equal bits, but for F16, which matrix
+/// units multiply (`gpu_halves.rs` has their bits), where sums differ by rounding.
+#[track_caller]
+pub fn agree(format: Format, found: &[Vec<u32>], wanted: &[Vec<u32>], name: &str) {
+    if format != Format::F16 {
+        assert!(found == wanted, "{name}: other bits");
+        return;
+    }
+    for (found, wanted) in found.iter().zip(wanted) {
+        if let Err(difference) = near(found, wanted, 1e-6) {
+            panic!("{name}: {difference}");
+        }
+    }
+}
+
 /// A splitmix64 stream.
 pub struct Numbers(pub u64);
 

@@ -1,0 +1,105 @@
+//! Products of F16 matrices on matrix units (`tiles_halves.k`, `fast/halves.k`): which products
+//! those are, and how they are launched.
+
+use super::super::arguments::{ProductArgs, SplitArgs};
+use super::super::record::Place;
+use super::super::text::pool_bytes;
+use super::super::{Gpu, Scratch, size, small};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS};
+use crate::Error;
+use ironstar_quant::Format;
+
+/// A unit of 32 columns in each of eight shards.
+const COLUMNS: usize = 256;
+const SHARDS: usize = 8;
+/// `HALVES_ONE_COLUMNS`: most columns of a row that a group splits itself.
+const ONE_COLUMNS_MAX: u32 = 8192;
+/// Groups of the kernel for one row that a multiprocessor holds, and most that its arguments say.
+const GROUPS_EACH: u32 = 2;
+const GROUPS_MAX: u32 = 65_535;
+/// Most rows of weights of a run, and slots of an operand.
+const RUN: u32 = 16;
+const SLOTS: u32 = 16;
+/// Rows and slots of a tile; `16 N` and `64 M` of the kernels.
+const LOW: (&str, u32) = ("halves_low", 64);
+const TALL: (&str, u32) = ("halves_tall", 128);
+
+/// Whether these products are made on matrix units, whatever the number of rows: an operation's
+/// product of a shape has one definition. The exact mode has floats.
+pub(super) fn takes(gpu: &Gpu, operation: &str, format: Format, columns: usize) -> bool {
+    operation == "project"
+        && format == Format::F16
+        && !gpu.config.float_products
+        && columns > 0
+        && columns.is_multiple_of(COLUMNS)
+}
+
+/// Records the product of `x` [slots, columns]; `split` keeps the halves of it that a product of
+/// the same rows before made.
+pub(super) fn launch(
+    gpu: &mut Gpu,
+    x: Place,
+    split: &mut Option<[Place; 2]>,
+    places: &mut [Place; 13],
+    arguments: &mut ProductArgs,
+) -> Result<(), Error> {
+    if arguments.slots == 1 && arguments.columns <= ONE_COLUMNS_MAX {
+        places[8] = x;
+        let runs = cut(gpu.room(), arguments);
+        let groups = runs.min(GROUPS_EACH * gpu.room()).min(GROUPS_MAX);
+        arguments.run |= groups << 16;
+        return gpu.launch("halves_one", [groups, 1, 1], ROW_GROUP, places, arguments);
+    }
+    let made = match *split {
+        Some(made) => made,
+        None => *split.insert(made_of(gpu, x, arguments)?),
+    };
+    places[8..10].copy_from_slice(&made);
+    let Some((name, side)) = tile(gpu, arguments) else {
+        let groups = cut(gpu.multiprocessors(), arguments);
+        let grid = [groups, arguments.slots.div_ceil(SLOTS), 1];
+        return gpu.launch("halves_few", grid, ROW_GROUP, places, arguments);
+    };
+    let grid = [arguments.slots.div_ceil(side), runs(arguments, side), 1];
+    gpu.launch(name, grid, ROW_GROUP, places, arguments)
+}
+
+/// Rows as operands, whole ones, and the factors of their shards.
+fn made_of(gpu: &mut Gpu, x: Place, a: &ProductArgs) -> Result<[Place; 2], Error> {
+    let (rows, columns) = (a.slots.div_ceil(SLOTS) * SLOTS, a.columns as usize);
+    let made = [
+        gpu.scratch(Scratch::SplitHalves, size(&[rows as usize, columns, 4]))?,
+        gpu.scratch(Scratch::SplitFactors, size(&[rows as usize, SHARDS, 4]))?,
+    ];
+    // A simdgroup makes a shard of two rows.
+    let shards = small("project", size(&[rows as usize / 2, SHARDS]))?;
+    let grid = [shards.div_ceil(SIMDGROUPS), 1, 1];
+    let arguments = SplitArgs { rows: a.slots, columns: a.columns };
+    gpu.launch("halves_split", grid, GROUP, &[x, made[0], made[1]], &arguments)?;
+    Ok(made)
+}
+
+fn runs(a: &ProductArgs, rows: u32) -> u32 {
+    a.rows.iter().fold(0, |sum: u32, all| sum.saturating_add(all.div_ceil(rows)))
+}
+
+/// Cuts the rows into runs that fill so many multiprocessors, if they can: how many there are.
+fn cut(multiprocessors: u32, a: &mut ProductArgs) -> u32 {
+    a.run = RUN;
+    while a.run > 2 && runs(a, a.run) < multiprocessors {
+        a.run /= 2;
+    }
+    runs(a, a.run)
+}
+
+/// The tiles for so many rows, and their side.
+fn tile(gpu: &Gpu, a: &ProductArgs) -> Option<(&'static str, u32)> {
+    let room = |(name, _): (&str, u32)| gpu.driver.facts().group_bytes >= pool_bytes(name);
+    let many = a.slots > SLOTS && runs(a, LOW.1) <= 65_535;
+    let fills = |side: u32| u64::from(a.slots.div_ceil(side)) * u64::from(runs(a, side));
+    let tall = room(TALL) && fills(TALL.1) >= u64::from(gpu.multiprocessors());
+    many.then_some(if tall { TALL } else { LOW }).filter(|tile| room(*tile))
+}
+
+#[cfg(test)]
+mod tests;
