@@ -197,6 +197,7 @@ impl Simd for Amx {
         fn xor(a: __m512i, b: __m512i) -> __m512i;
         fn shr(a: __m512i, by: i32) -> __m512i;
         fn shl(a: __m512i, by: i32) -> __m512i;
+        fn byte_bits(a: __m512i, by: i32, count: i32, to: i32) -> __m512i;
         fn signed_byte(a: __m512i, index: i32) -> __m512i;
         fn even_bytes(a: __m512i) -> __m512i;
         fn odd_bytes(a: __m512i) -> __m512i;

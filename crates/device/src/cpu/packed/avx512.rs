@@ -190,6 +190,21 @@ impl Simd for Avx512 {
     }
 
     #[inline]
+    #[target_feature(enable = "avx512f,gfni")]
+    unsafe fn byte_bits(a: __m512i, by: i32, count: i32, to: i32) -> __m512i {
+        if by == 0 && to == 0 {
+            return _mm512_and_si512(a, _mm512_set1_epi32(((1 << count) - 1) * 0x0101_0101));
+        }
+        // Byte 7 - i says which bits make bit i: of a matrix that changes nothing it is bit i. Such
+        // a matrix shifted by whole bytes shifts bits; rows of zeros make zeros.
+        let same = 0x0102_0408_1020_4080u64;
+        let moved = if by < to { same >> (8 * (to - by)) } else { same << (8 * (by - to)) };
+        let kept = u64::MAX >> (64 - 8 * count) << (8 * (8 - to - count));
+        let matrix = _mm512_set1_epi64((moved & kept).cast_signed());
+        _mm512_gf2p8affine_epi64_epi8::<0>(a, matrix)
+    }
+
+    #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn signed_byte(a: __m512i, index: i32) -> __m512i {
         let top = _mm512_sllv_epi32(a, _mm512_set1_epi32(24 - 8 * index));

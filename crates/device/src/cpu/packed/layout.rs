@@ -164,17 +164,19 @@ unsafe impl Sync for Lines {}
 impl Lines {
     /// So many zero bytes; `None` if there is no memory.
     pub fn zeroed(len: usize) -> Option<Self> {
-        let align = if len >= HUGE { HUGE } else { LINE };
+        // Half a huge page is read often enough to be worth a whole one.
+        let align = if len >= HUGE / 2 { HUGE } else { LINE };
+        let whole = len.max(align);
         // Aligned by hand: of a small alignment the allocator gives fresh pages without touching
         // them, so that whoever fills a page is the first to touch it.
-        let layout = Layout::from_size_align(len.checked_add(align)?, 1).ok()?;
+        let layout = Layout::from_size_align(whole.checked_add(align)?, 1).ok()?;
         // SAFETY: the layout is not empty.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         let offset = base.align_offset(align);
         // SAFETY: at most `align - 1` bytes on, which were asked for.
         let start = unsafe { base.add(offset) };
-        if len >= HUGE {
-            advise_huge(start, len);
+        if align == HUGE {
+            advise_huge(start, whole);
         }
         Some(Lines { base, layout, start, len })
     }
@@ -203,7 +205,7 @@ impl DerefMut for Lines {
     }
 }
 
-/// Size of a huge page, and of the smallest allocation that is worth one.
+/// Size of a huge page.
 const HUGE: usize = 2 << 20;
 
 /// Asks for huge pages; a system that has none says so, and nothing else happens.

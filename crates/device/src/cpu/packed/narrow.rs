@@ -190,12 +190,11 @@ impl IntFormat for Q8_0 {
 unsafe fn nibbles<S: Simd>(from: *const u8, block: usize) -> [[S::I; 4]; 2] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mask = bytes::<S>(15);
         let (mut low, mut high) = ([S::splat(0); 4], [S::splat(0); 4]);
         for (i, (low, high)) in low.iter_mut().zip(&mut high).enumerate() {
             let word = word::<S>(from, block * 4 + i);
-            *low = S::and(word, mask);
-            *high = S::and(S::shr(word, 4), mask);
+            *low = S::byte_bits(word, 0, 4, 0);
+            *high = S::byte_bits(word, 4, 4, 0);
         }
         [low, high]
     }

@@ -45,6 +45,20 @@ pub(crate) trait Simd {
     unsafe fn shr(a: Self::I, by: i32) -> Self::I;
     /// Lanes shifted left.
     unsafe fn shl(a: Self::I, by: i32) -> Self::I;
+    /// `count` bits of each byte from bit `by` on, brought to bit `to`; the others are zero.
+    #[inline(always)]
+    unsafe fn byte_bits(a: Self::I, by: i32, count: i32, to: i32) -> Self::I
+    where
+        Self: Sized,
+    {
+        // SAFETY: the caller's promise. A lane is shifted as a whole; what comes in from the next
+        // byte is above the mask.
+        unsafe {
+            let mask = Self::splat(((1 << count) - 1) * 0x0101_0101);
+            let bits = Self::and(Self::shr(a, by), mask);
+            if to > 0 { Self::shl(bits, to) } else { bits }
+        }
+    }
     /// Byte `index` of each lane, sign extended.
     unsafe fn signed_byte(a: Self::I, index: i32) -> Self::I;
     /// Bytes 0 and 2 of each lane, sign extended to its 16-bit halves.

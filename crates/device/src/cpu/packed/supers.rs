@@ -387,43 +387,53 @@ unsafe fn add_products<S: Simd, F: Super, const R: usize, const STRIDE: usize>(
     }
 }
 
-/// Four words from `index` on, their bytes shifted right by `by` and masked.
+/// Of each byte of four words from `index` on, `count` bits from bit `by` on, brought to bit `to`.
 ///
 /// # Safety
 /// The machine has `S`; the block has the words.
 #[inline(always)]
-unsafe fn bits<S: Simd>(words: *const u8, index: usize, by: usize, mask: u8) -> [S::I; 4] {
+unsafe fn bits_to<S: Simd>(
+    words: *const u8,
+    index: usize,
+    (by, count, to): (usize, i32, i32),
+) -> [S::I; 4] {
     // SAFETY: the caller's promise.
     unsafe {
-        let (by, mask) = (shift(by), bytes::<S>(mask));
-        // A lane is shifted as a whole; what comes in from the next byte is above the mask.
         let mut out = [S::splat(0); 4];
         for (i, out) in out.iter_mut().enumerate() {
-            *out = S::and(S::shr(word::<S>(words, index + i), by), mask);
+            *out = S::byte_bits(word::<S>(words, index + i), shift(by), count, to);
         }
         out
     }
 }
 
-/// Adds to `low` the bits of `mask` at `by` in four words from `index` on, moved up to `to`.
+/// [`bits_to`] the lowest.
 ///
 /// # Safety
-/// As for [`bits`].
+/// As for [`bits_to`].
+#[inline(always)]
+unsafe fn bits<S: Simd>(words: *const u8, index: usize, by: usize, count: i32) -> [S::I; 4] {
+    // SAFETY: the caller's promise.
+    unsafe { bits_to::<S>(words, index, (by, count, 0)) }
+}
+
+/// Adds [`bits_to`] to `low`, which has none there.
+///
+/// # Safety
+/// As for [`bits_to`].
 #[inline(always)]
 unsafe fn with_bits<S: Simd>(
     low: [S::I; 4],
     words: *const u8,
     index: usize,
-    by: usize,
-    mask: u8,
-    to: i32,
+    from: (usize, i32, i32),
 ) -> [S::I; 4] {
     // SAFETY: the caller's promise.
     unsafe {
-        let high = bits::<S>(words, index, by, mask);
+        let high = bits_to::<S>(words, index, from);
         let mut out = low;
         for (out, high) in out.iter_mut().zip(&high) {
-            *out = S::or(*out, S::shl(*high, to));
+            *out = S::or(*out, *high);
         }
         out
     }
@@ -455,7 +465,7 @@ impl Super for Q2K {
     #[inline(always)]
     unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
         // SAFETY: the caller's promise; words 0..4.
-        unsafe { [bits::<S>(words, 0, 0, 15), bits::<S>(words, 0, 4, 15)] }
+        unsafe { [bits::<S>(words, 0, 0, 4), bits::<S>(words, 0, 4, 4)] }
     }
 
     #[inline(always)]
@@ -463,7 +473,7 @@ impl Super for Q2K {
         // Half h, shift 2 s and 16 bytes of 32: element 128 h + 32 s + l.
         let (half, by, side) = (piece / 8, piece % 8 / 2 * 2, piece % 2);
         // SAFETY: the caller's promise; words 4..20.
-        unsafe { bits::<S>(words, 4 + half * 8 + side * 4, by, 3) }
+        unsafe { bits::<S>(words, 4 + half * 8 + side * 4, by, 2) }
     }
 }
 
@@ -483,13 +493,12 @@ impl Super for Q3K {
         unsafe {
             let (low0, low1) = (word::<S>(words, 24), word::<S>(words, 25));
             let top = word::<S>(words, 26);
-            let (nibble, pair) = (bytes::<S>(15), bytes::<S>(3));
             let scale = |low: S::I, at: i32, quad: i32| {
-                let low = S::and(S::shr(low, at), nibble);
-                let top = S::and(S::shr(top, 2 * quad), pair);
+                let low = S::byte_bits(low, at, 4, 0);
+                let top = S::byte_bits(top, 2 * quad, 2, 4);
                 // Less 32: with 128 added nothing is borrowed from the next byte; then it is
                 // undone.
-                let byte = S::or(low, S::shl(top, 4));
+                let byte = S::or(low, top);
                 S::xor(S::add(byte, bytes::<S>(128 - 32)), bytes::<S>(128))
             };
             let scales =
@@ -503,8 +512,8 @@ impl Super for Q3K {
         let (half, by, side) = (piece / 8, piece % 8 / 2 * 2, piece % 2);
         // SAFETY: the caller's promise; words 8..24 and 0..8.
         unsafe {
-            let low = bits::<S>(words, 8 + half * 8 + side * 4, by, 3);
-            with_bits::<S>(low, words, side * 4, piece / 2, 1, 2)
+            let low = bits::<S>(words, 8 + half * 8 + side * 4, by, 2);
+            with_bits::<S>(low, words, side * 4, (piece / 2, 1, 2))
         }
     }
 }
@@ -548,7 +557,7 @@ impl Super for Q4K {
     unsafe fn codes<S: Simd>(words: *const u8, piece: usize) -> [S::I; 4] {
         let (quarter, by, side) = (piece / 4, piece % 4 / 2 * 4, piece % 2);
         // SAFETY: the caller's promise; words 3..35.
-        unsafe { bits::<S>(words, 3 + quarter * 8 + side * 4, by, 15) }
+        unsafe { bits::<S>(words, 3 + quarter * 8 + side * 4, by, 4) }
     }
 }
 
@@ -573,8 +582,8 @@ impl Super for Q5K {
         let (quarter, by, side) = (piece / 4, piece % 4 / 2 * 4, piece % 2);
         // SAFETY: the caller's promise; words 11..43 and 3..11.
         unsafe {
-            let low = bits::<S>(words, 11 + quarter * 8 + side * 4, by, 15);
-            with_bits::<S>(low, words, 3 + side * 4, piece / 2, 1, 4)
+            let low = bits::<S>(words, 11 + quarter * 8 + side * 4, by, 4);
+            with_bits::<S>(low, words, 3 + side * 4, (piece / 2, 1, 4))
         }
     }
 }
@@ -609,8 +618,8 @@ impl Super for Q6K {
         let (at2, by2) = (32 + half * 8 + piece % 2 * 4, piece % 8 / 2 * 2);
         // SAFETY: the caller's promise; words 0..32 and 32..48.
         unsafe {
-            let low = bits::<S>(words, at4, by4, 15);
-            with_bits::<S>(low, words, at2, by2, 3, 4)
+            let low = bits::<S>(words, at4, by4, 4);
+            with_bits::<S>(low, words, at2, (by2, 2, 4))
         }
     }
 }

@@ -555,7 +555,7 @@ fn matrices_of_one_handle_are_packed_once() {
 
 #[test]
 fn memory_of_tiles_is_aligned_and_zero() {
-    for len in [0, 1, 64, 4096, (2 << 20) - 64, 2 << 20, (5 << 20) + 64] {
+    for len in [0, 1, 64, 4096, 1 << 20, (2 << 20) - 64, 2 << 20, (5 << 20) + 64] {
         let lines = Lines::zeroed(len).expect("a few megabytes");
         assert_eq!(lines.len(), len);
         assert!(lines.as_ptr().addr().is_multiple_of(64));
