@@ -2,9 +2,9 @@
 //! on one of them.
 //!
 //! The card loads the whole model, then in turn the part of a rank of 2, 4 and 8 with gates left
-//! out. Gates are those of two cards in each other's memory where there are two. Else they are those
-//! of a card with a processor on a thread, in memory that both have: what two cards of one machine
-//! pay that do not reach each other's memory, and more than those that do.
+//! out. Gates are those of two cards in each other's memory where there are two. Else they are
+//! those of a card with a processor on a thread, in memory that both have: what two cards of one
+//! machine pay that do not reach each other's memory, and more than those that do.
 
 use super::cluster::{Measured, Subject, once};
 use super::verdict::{Found, Speed};
