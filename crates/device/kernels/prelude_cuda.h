@@ -293,39 +293,18 @@ FN uint kept(uint x)
     asm volatile("" : "+r"(x));
     return x;
 }
-// Hopper: four neighbouring simdgroups, the first of them a multiple of four, multiply together.
-// C[64][64] = A[64][32] * B[32][64], signed bytes: 64 rows of A and columns of B of 128 bytes each
-// lie in shared memory as `big_at` says, at multiples of 1,024 bytes; `group_place` names where
-// the 32 bytes of the first begin, in sixteens. Simdgroup s of the four has rows 16 s to 16 s + 15,
-// a lane of c[4 j + i] what it has of `mma_i8` for columns 8 j to 8 j + 7. The integers are there
-// after `group_wait`. What others or copies stored is seen once they passed GROUP_FENCE and a
-// barrier or signal.
+// `load_matrices` at `word`, and sixteen rows of 128 bytes behind it.
+FN void load_matrices_twice(uint* out, const uint* from, uint word, uint l)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%8];\n"
+                 "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%4, %5, %6, %7}, [%8 + 2048];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]), "=r"(out[4]),
+                 "=r"(out[5]), "=r"(out[6]), "=r"(out[7])
+                 : "r"(pool_address(from) + 4u * word));
+}
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define GROUP_MATRICES
-FN uint group_place(const uint* p, uint word)
-{
-    return ((pool_address(p) + 4u * word) >> 4) | 0x10000u;
-}
-// Rows of 128 bytes, sixteens exchanged within 1,024 bytes, which is the pitch of eight rows.
-FN ulong group_matrix(uint place) { return (ulong)place | ((ulong)0x40000040u << 32); }
-#define GROUP_FOUR(b) "+r"(c[b]), "+r"(c[b + 1]), "+r"(c[b + 2]), "+r"(c[b + 3])
-#define GROUP_ALL \
-    GROUP_FOUR(0), GROUP_FOUR(4), GROUP_FOUR(8), GROUP_FOUR(12), GROUP_FOUR(16), GROUP_FOUR(20), \
-        GROUP_FOUR(24), GROUP_FOUR(28)
-FN void group_mma_i8_new(int* c, const uint* a, uint at_a, const uint* b, uint at_b, uint l)
-{
-    asm volatile("wgmma.fence.sync.aligned;");
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, "
-                 "%7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
-                 "%23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p;}"
-                 : GROUP_ALL
-                 : "l"(group_matrix(at_a)), "l"(group_matrix(at_b)), "r"(0));
-    asm volatile("wgmma.commit_group.sync.aligned;");
-}
-FN void group_wait(int* c) { asm volatile("wgmma.wait_group.sync.aligned 0;" : GROUP_ALL); }
-#define GROUP_FENCE() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
-// Eight bytes of the pool, where threads say that they came by, and wait for all `threads` of them
+#define SIGNALS
+// Hopper: eight bytes of the pool, where threads say that they came by, and wait for all `threads` of them
 // for an even or an odd time. What was done before is seen afterwards.
 #define SIGNAL(n, at) uint n = pool_address((uchar*)group_pool + (at))
 #define SIGNAL_OPEN(n, threads) \

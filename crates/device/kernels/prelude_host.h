@@ -438,38 +438,14 @@ FN void host_load_turned(uint* out, host::Shared<uint> from, uint word, int line
     }
 }
 FN uint kept(uint x) { return x; }
-// C[64][64] = A[64][32] * B[32][64] by four simdgroups (`prelude_cuda.h` says how it lies): each
-// lane works out its own; a place is a number of sixteens.
-#define GROUP_MATRICES
-FN uint group_place(host::Shared<uint>, uint word)
+// `load_matrices` at `word`, and sixteen rows of 128 bytes behind it.
+#define load_matrices_twice(out, from, word, l) host_load_twice((out), (from), (word), __LINE__)
+FN void host_load_twice(uint* out, host::Shared<uint> from, uint word, int line)
 {
-    if (word % 256u != 0u) __builtin_trap();
-    return word / 4u;
+    host_load_matrices(out, from, word, line);
+    host_load_matrices(out + 4, from, word + 512u, line);
 }
-FN uint host_group_word(host::Shared<uint> p, uint place, uint row, uint i)
-{
-    uint chunk = (place & 7u) + (i >> 2);
-    return p[4u * (place & ~7u) + 32u * row + ((chunk ^ (row & 7u)) << 2) + (i & 3u)];
-}
-FN void group_mma_i8_new(
-    int* c, host::Shared<uint> a, uint at_a, host::Shared<uint> b, uint at_b, uint l)
-{
-    uint rows[2][8], row = 16u * (sgid & 3u) + (l >> 2);
-    for (uint i = 0u; i < 16u; ++i)
-        rows[i >> 3][i & 7u] = host_group_word(a, at_a, row + (i & 8u), i & 7u);
-    for (uint j = 0u; j < 16u; ++j) {
-        int low = 0, high = 0;
-        for (uint i = 0u; i < 8u; ++i) {
-            uint x = host_group_word(b, at_b, 8u * (j >> 1) + 2u * (l & 3u) + (j & 1u), i);
-            low = dot4_i8(rows[0][i], x, low);
-            high = dot4_i8(rows[1][i], x, high);
-        }
-        c[4u * (j >> 1) + (j & 1u)] = low;
-        c[4u * (j >> 1) + 2u + (j & 1u)] = high;
-    }
-}
-FN void group_wait(int*) {}
-#define GROUP_FENCE()
+#define SIGNALS
 // Here a signal is waited for by all at one place.
 #define SIGNAL(n, at)
 #define SIGNAL_OPEN(n, threads)

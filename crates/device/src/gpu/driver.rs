@@ -54,8 +54,8 @@ pub(crate) struct Facts {
     pub memory_free: u64,
     /// Ticks of its clock (`clock_ticks` of the kernel text) in a millisecond.
     pub clock_khz: u32,
-    /// Whether four simdgroups multiply matrices together (`GROUP_MATRICES` of the kernel text).
-    pub group_matrices: bool,
+    /// Whether a barrier can be waited for in two halves (`SIGNALS` of the kernel text).
+    pub signals: bool,
     /// Whether its memory is the host's.
     pub unified: bool,
 }

@@ -29,13 +29,13 @@ impl Shortcuts {
     pub const INDEX: Shortcuts = Shortcuts(8);
     /// Products of two to some rows read each weight once for up to eight of them.
     pub const FEW: Shortcuts = Shortcuts(16);
-    /// Products of very many rows are made by four simdgroups together.
+    /// Products of very many rows wait for their copies in two halves.
     pub const WIDE: Shortcuts = Shortcuts(32);
     /// Half-width float matrices are read once for two to some rows.
     pub const HALVES: Shortcuts = Shortcuts(64);
     /// Attention of very many rows has 64 heads in a group, which share keys.
     pub const HEADS: Shortcuts = Shortcuts(128);
-    /// Groups of four simdgroups that multiply together go on from tile to tile.
+    /// Groups of such products go on from tile to tile.
     pub const ONWARD: Shortcuts = Shortcuts(256);
     /// Weights whose layout is the file's are read where the file is mapped, by devices whose
     /// memory is the host's.

@@ -142,7 +142,7 @@ impl Cuda {
             context,
         };
         // Such kernels are only in code for cards that have what they need.
-        cuda.facts.group_matrices = cuda.kernel("wide_q8_0").is_ok();
+        cuda.facts.signals = cuda.kernel("wide_q8_0").is_ok();
         Ok(cuda)
     }
 
@@ -267,7 +267,7 @@ fn facts(context: &Context) -> Result<Facts, Error> {
         memory_free,
         clock_khz: context.attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         // Known once the kernels are there.
-        group_matrices: false,
+        signals: false,
         unified: context.is_unified()?,
     })
 }

@@ -103,7 +103,7 @@ impl Host {
     pub fn small() -> Result<Self, Error> {
         let mut host = Host::new()?;
         host.facts.group_bytes = 96 << 10;
-        host.facts.group_matrices = false;
+        host.facts.signals = false;
         Ok(host)
     }
 
@@ -139,7 +139,7 @@ impl Host {
             group_max: 1024,
             group_bytes: 228 << 10,
             multiprocessors: 1,
-            group_matrices: true,
+            signals: true,
             memory_total: 1 << 40,
             memory_free: 1 << 40,
             unified: true,

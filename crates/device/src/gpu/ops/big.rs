@@ -30,7 +30,7 @@ const FEW_SLOTS: usize = 128;
 /// Kernels for tall tiles, and those whose threads have pairs.
 const TALL_PAIRS: [(&str, &str); 2] =
     [("big_f16_tall", "big_f16_pairs"), ("big_bf16_tall", "big_bf16_pairs")];
-/// For plain products of Q8_0 where four simdgroups multiply together.
+/// For plain products of Q8_0 where a barrier has two halves.
 const WIDE_Q8_0: &str = "wide_q8_0";
 
 /// A kernel for large tiles, and what its launch needs to know.
@@ -116,14 +116,14 @@ pub(super) fn plain(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Kernel
     Some(few(gpu, format, a).filter(|_| kernel.float).unwrap_or(kernel))
 }
 
-/// The kernel for a plain product where four simdgroups multiply together.
+/// The kernel for a plain product where a barrier has two halves.
 fn wide(gpu: &Gpu, format: Format, columns: u32) -> Option<Kernel> {
     let name = match format {
         Format::Q8_0 if columns > 0 && columns.is_multiple_of(1024) => WIDE_Q8_0,
         _ => return None,
     };
     let facts = gpu.driver.facts();
-    let fits = facts.group_matrices && facts.group_bytes >= pool_bytes(name);
+    let fits = facts.signals && facts.group_bytes >= pool_bytes(name);
     let kernel = Kernel { name, group: 512, rows: ROWS, slots: SLOTS, float: false };
     (fits && gpu.takes(Shortcuts::WIDE)).then_some(kernel)
 }
