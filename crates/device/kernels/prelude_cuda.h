@@ -174,6 +174,8 @@ FN uint pick_bytes(uint a, uint b, uint s)
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(s));
     return r;
 }
+// The same with nibbles up to 15: from 8 on, the sign of byte number nibble - 8 eight times.
+FN uint pick_signs(uint a, uint b, uint s) { return pick_bytes(a, b, s); }
 // Most threads of a group, and groups that a multiprocessor should hold.
 #define BOUNDS(threads, groups) __launch_bounds__(threads, groups)
 // Shared memory beyond the static limit: an array at a byte offset of the group's pool, whose size
@@ -196,18 +198,26 @@ FN void copy8(uint* to, uint word, const uchar* from)
         : "memory");
 }
 FN void copy16(float* to, uint word, const uchar* from) { copy16((uint*)to, word, from); }
-FN void copy4(float* to, uint word, const uchar* from)
+FN void copy4(uint* to, uint word, const uchar* from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(pool_address(to) + 4u * word),
         "l"(from)
         : "memory");
 }
+FN void copy4(float* to, uint word, const uchar* from) { copy4((uint*)to, word, from); }
 #define COPIES_END() asm volatile("cp.async.commit_group;" ::: "memory")
 #define COPIES_WAIT() asm volatile("cp.async.wait_group 0;" ::: "memory")
 // Waits for all copies but those of so many last ends.
 #define COPIES_WAIT_BUT(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
 // A word at a byte offset that is a multiple of four.
 FN uint tg_load(const uint* p, uint byte) { return *(const uint*)((const uchar*)p + byte); }
+// Four words at a multiple of four.
+FN Words4 tg_load16(const uint* p, uint word)
+{
+    uint4 v = *(const uint4*)(p + word);
+    Words4 r = {v.x, v.y, v.z, v.w};
+    return r;
+}
 // A half of a word by its number, the low one first.
 FN ushort tg_short(const uint* p, uint i) { return ((const ushort*)p)[i]; }
 FN void store16(uint* to, uint word, Words4 v)

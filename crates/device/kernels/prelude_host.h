@@ -349,6 +349,17 @@ FN uint pick_bytes(uint a, uint b, uint s)
         out |= (uint)(all >> (8u * ((s >> (4u * i)) & 7u)) & 255u) << (8u * i);
     return out;
 }
+// The same with nibbles up to 15: from 8 on, the sign of byte number nibble - 8 eight times.
+FN uint pick_signs(uint a, uint b, uint s)
+{
+    uint out = 0u, bytes = pick_bytes(a, b, s & 0x7777u);
+    for (uint i = 0u; i < 4u; ++i) {
+        uint byte = (bytes >> (8u * i)) & 255u;
+        if (((s >> (4u * i)) & 8u) != 0u) byte = (byte >> 7) * 255u;
+        out |= byte << (8u * i);
+    }
+    return out;
+}
 #define BOUNDS(threads, groups)
 #define POOL(T, n, N, at) SHARED(T, n, N)
 // Copies to shared memory; here they arrive at once.
@@ -373,6 +384,13 @@ FN uint tg_load(host::Shared<uint> p, uint byte)
 {
     if (byte % 4u != 0u) __builtin_trap();
     return p[byte / 4u];
+}
+// Four words at a multiple of four.
+FN Words4 tg_load16(host::Shared<uint> p, uint word)
+{
+    if (word % 4u != 0u) __builtin_trap();
+    Words4 r = {p[word], p[word + 1u], p[word + 2u], p[word + 3u]};
+    return r;
 }
 // A half of a word by its number, the low one first.
 FN ushort tg_short(host::Shared<uint> p, uint i) { return (ushort)(p[i / 2u] >> (16u * (i & 1u))); }

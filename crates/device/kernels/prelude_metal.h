@@ -149,6 +149,17 @@ FN uint pick_bytes(uint a, uint b, uint s)
     }
     return out;
 }
+// The same with nibbles up to 15: from 8 on, the sign of byte number nibble - 8 eight times.
+FN uint pick_signs(uint a, uint b, uint s)
+{
+    uint out = 0u, bytes = pick_bytes(a, b, s);
+    for (uint i = 0u; i < 4u; ++i) {
+        uint byte = (bytes >> (8u * i)) & 255u;
+        if (((s >> (4u * i)) & 8u) != 0u) byte = (byte >> 7) * 255u;
+        out |= byte << (8u * i);
+    }
+    return out;
+}
 #define BOUNDS(threads, groups)
 #define POOL(T, n, N, at) SHARED(T, n, N)
 // Copies from device to shared memory.
@@ -160,6 +171,7 @@ FN uint pick_bytes(uint a, uint b, uint s)
 COPY(copy16, uint, 4u)
 COPY(copy16, float, 4u)
 COPY(copy8, uint, 2u)
+COPY(copy4, uint, 1u)
 COPY(copy4, float, 1u)
 FN uint kept(uint x) { return x; }
 #define COPIES_END()
@@ -167,6 +179,12 @@ FN uint kept(uint x) { return x; }
 #define COPIES_WAIT_BUT(n)
 // A word at a byte offset that is a multiple of four.
 FN uint tg_load(threadgroup const uint* p, uint byte) { return p[byte / 4u]; }
+// Four words at a multiple of four.
+FN Words4 tg_load16(threadgroup const uint* p, uint word)
+{
+    Words4 r = {p[word], p[word + 1u], p[word + 2u], p[word + 3u]};
+    return r;
+}
 // A half of a word by its number, the low one first.
 FN ushort tg_short(threadgroup const uint* p, uint i)
 {

@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "pairs", "scores",
+    "pairs", "scores", "pooled",
 ];
 
 impl Shortcuts {
@@ -44,6 +44,8 @@ impl Shortcuts {
     pub const PAIRS: Shortcuts = Shortcuts(1024);
     /// The indexer scores very many rows on matrix units.
     pub const SCORES: Shortcuts = Shortcuts(2048);
+    /// Weights of chosen experts for two to some rows come to shared memory by asynchronous copies.
+    pub const POOLED: Shortcuts = Shortcuts(4096);
 
     /// The names of all of them.
     #[must_use]
@@ -109,6 +111,7 @@ mod tests {
             Shortcuts::MAPPED,
             Shortcuts::PAIRS,
             Shortcuts::SCORES,
+            Shortcuts::POOLED,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

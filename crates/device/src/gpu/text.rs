@@ -41,6 +41,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/staged.k", include_str!("../../kernels/fast/staged.k")),
     ("fast/streams.k", include_str!("../../kernels/fast/streams.k")),
     ("fast/top_experts.k", include_str!("../../kernels/fast/top_experts.k")),
+    ("fast/top_pool.k", include_str!("../../kernels/fast/top_pool.k")),
 ];
 
 /// Bytes of the pools (`POOL`) of the kernels that have one.
@@ -53,6 +54,10 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("decode_f16_short", 25_856),
     ("decode_bf16_short", 25_856),
     ("chosen_iq2_xxs", 65_536),
+    ("chosen_iq2_xxs_pooled", 200_704),
+    ("chosen_q2_k_pooled", 153_600),
+    ("chosen_mxfp4_pooled", 139_264),
+    ("chosen_mxfp4_last_pooled", 139_264),
     ("few_q4_0", 43_520),
     ("few_q8_0", 43_520),
     ("few_mxfp4", 43_520),

@@ -69,8 +69,8 @@ fn experts_of(mut bench: Bench, case: &Case) -> Vec<u32> {
 
 #[test]
 fn slots_of_chosen_experts() {
-    let others =
-        GpuConfig { disabled: Shortcuts::FEW.with(Shortcuts::STAGED), ..GpuConfig::default() };
+    let without = |disabled| GpuConfig { disabled, ..GpuConfig::default() };
+    let others = without(Shortcuts::FEW.with(Shortcuts::STAGED));
     let case = |rows, d, inner, gate, down| Case { rows, d, inner, gate, down };
     let cases = [
         case(1, 4096, 256, Format::Iq2Xxs, Format::Q4K),
@@ -80,6 +80,9 @@ fn slots_of_chosen_experts() {
         case(3, 256, 2048, Format::Iq2Xxs, Format::Q4K),
         // Sets of rows that are not whole.
         case(3, 38, 2048, Format::F32, Format::Q2K),
+        case(2, 38, 2048, Format::F32, Format::Mxfp4),
+        case(1, 4096, 90, Format::Mxfp4, Format::F32),
+        case(3, 4096, 256, Format::Mxfp4, Format::Q4K),
         // All of a step's matrices: slots are not sorted.
         case(2, 4096, 2048, Format::Iq2Xxs, Format::Q2K),
     ];
@@ -89,6 +92,8 @@ fn slots_of_chosen_experts() {
         if case.d < 4096 || case.inner < 2048 {
             let other = experts_of(Bench::gpu_with(others), case);
             assert!(found == other, "case {index}, other kernels");
+            let registers = experts_of(Bench::gpu_with(without(Shortcuts::POOLED)), case);
+            assert!(found == registers, "case {index}, weights by registers");
         }
     }
 }

@@ -142,6 +142,23 @@ fn experts_of(mut bench: Bench, case: &FfnCase, cells: Cells, n: usize) -> Vec<u
     bits(&bench.read(out))
 }
 
+/// Slots of experts that another rank holds are passed over, and those behind them are not.
+#[test]
+fn slots_of_other_ranks_between_a_ranks_own() {
+    let case = FfnCase {
+        experts: 8,
+        top_k: 3,
+        d: 4096,
+        inner: 32,
+        shared_inner: 32,
+        formats: [Format::Mxfp4, Format::Q8_0],
+    };
+    let cells = Cells::of_part(Part { rank: 2, ranks: 4 }, case.experts);
+    let [found, wanted] =
+        [Bench::gpu(), Bench::scalar()].map(|bench| experts_of(bench, &case, cells, 4));
+    assert!(found == wanted);
+}
+
 #[test]
 fn cells_of_a_rank_are_those_of_the_cpu() {
     for (index, case) in FFNS.iter().enumerate() {

@@ -89,7 +89,7 @@ fn sublayers(
 
 #[test]
 fn no_shortcut_changes_a_bit() {
-    let names = ["lanes", "staged", "spread", "index"];
+    let names = ["lanes", "staged", "spread", "index", "pooled"];
     let all = names.map(|name| Shortcuts::named(name).expect(name));
     let none = all.into_iter().fold(Shortcuts::NONE, Shortcuts::with);
     for mix in MIXES {

@@ -1,10 +1,10 @@
-//! Products of chosen experts with one slot after the other: when `fast/top_experts.k` makes them,
-//! and how it is launched.
+//! Products of chosen experts with one slot after the other: when `fast/top_experts.k` and
+//! `fast/top_pool.k` make them, and how these are launched.
 
 use super::super::arguments::ProductArgs;
 use super::super::record::Place;
 use super::super::text::pool_bytes;
-use super::super::{Gpu, SOME_ROWS, Shortcuts};
+use super::super::{Gpu, SOME_ROWS, Shortcuts, check};
 use crate::{Error, Matrix};
 use ironstar_quant::Format;
 
@@ -16,20 +16,28 @@ const SIMDGROUPS: u32 = 16;
 /// for its input.
 const START: u32 = 1;
 
-/// The kernel of a format for so many columns, which are eight equal shards.
-fn kernel(format: Format, columns: usize) -> Option<&'static str> {
+/// The kernels of a format for so many columns, which are eight equal shards: the one whose weights
+/// come by copies, and the one where they come to registers, which is no slower for one row.
+fn kernels(format: Format, columns: usize) -> [Option<&'static str>; 2] {
     match (format, columns) {
-        (Format::Iq2Xxs, 4096) => Some("chosen_iq2_xxs"),
-        (Format::Q2K, 2048) => Some("chosen_q2_k"),
-        (Format::Q4K, 4096) => Some("chosen_q4_k"),
-        (Format::Q4K, 2048) => Some("chosen_q4_k_last"),
-        _ => None,
+        (Format::Iq2Xxs, 4096) => [Some("chosen_iq2_xxs_pooled"), Some("chosen_iq2_xxs")],
+        (Format::Q2K, 2048) => [Some("chosen_q2_k_pooled"), Some("chosen_q2_k")],
+        (Format::Q4K, 4096) => [None, Some("chosen_q4_k")],
+        (Format::Q4K, 2048) => [None, Some("chosen_q4_k_last")],
+        (Format::Mxfp4, 4096) => [Some("chosen_mxfp4_pooled"), None],
+        (Format::Mxfp4, 2048) => [Some("chosen_mxfp4_last_pooled"), None],
+        _ => [None; 2],
     }
+}
+
+/// Whether weights of a kernel come by copies.
+fn copies(name: &str) -> bool {
+    name.ends_with("_pooled")
 }
 
 /// Whether its groups activate gate and up themselves; others take blocks.
 pub(super) fn activates(name: &str) -> bool {
-    ["chosen_q2_k", "chosen_q4_k_last"].contains(&name)
+    ["chosen_q2_k", "chosen_q4_k_last"].contains(&name.trim_end_matches("_pooled"))
 }
 
 /// The kernel for a step of so many rows, if this device has one for the matrix.
@@ -38,11 +46,15 @@ pub(super) fn takes(
     (format, columns): (Format, usize),
     rows: usize,
 ) -> Option<&'static str> {
-    let name = kernel(format, columns)?;
-    let able = (!activates(name) || gpu.takes(Shortcuts::STAGED))
-        && (rows <= 1 || gpu.takes(Shortcuts::FEW))
-        && gpu.driver.facts().group_bytes >= pool_bytes(name);
-    (rows <= SOME_ROWS && able).then_some(name)
+    let able = |name: &&'static str| {
+        (!activates(name) || gpu.takes(Shortcuts::STAGED))
+            && (rows <= 1 || gpu.takes(Shortcuts::FEW))
+            && (!copies(name) || gpu.takes(Shortcuts::POOLED))
+            && gpu.driver.facts().group_bytes >= pool_bytes(name)
+    };
+    let [pooled, plain] = kernels(format, columns);
+    let order = if rows > 1 { [pooled, plain] } else { [plain, pooled] };
+    order.into_iter().flatten().find(able).filter(|_| rows <= SOME_ROWS)
 }
 
 /// Whether the last matrix of a step's experts has a kernel that activates gate and up itself.
@@ -68,10 +80,17 @@ fn groups(multiprocessors: u32, slots: u32, sets: u32) -> u32 {
 }
 
 /// The groups of a launch.
-fn spread(gpu: &Gpu, arguments: &mut ProductArgs) -> [u32; 3] {
+fn spread(gpu: &Gpu, name: &str, arguments: &mut ProductArgs) -> Result<[u32; 3], Error> {
     let sets = arguments.rows.iter().map(|rows| rows.div_ceil(SET)).sum();
-    arguments.run = groups(gpu.room(), arguments.slots, sets);
-    [arguments.run, arguments.slots, 1]
+    if !copies(name) {
+        arguments.run = groups(gpu.room(), arguments.slots, sets);
+        return Ok([arguments.run, arguments.slots, 1]);
+    }
+    let all = arguments.slots.checked_mul(sets);
+    let found = || format!("{} slots of {sets} sets of rows", arguments.slots);
+    check("experts", all.is_some(), found, "fewer than 2^32 in all")?;
+    arguments.run = all.map_or(1, |all| gpu.room().min(all).max(1));
+    Ok([arguments.run, 1, 1])
 }
 
 /// Records a launch; `places` as the other products have them.
@@ -81,7 +100,11 @@ pub(super) fn launch(
     places: &[Place],
     arguments: &mut ProductArgs,
 ) -> Result<(), Error> {
-    let grid = spread(gpu, arguments);
+    if gpu.rows.len() > 1 && ["chosen_iq2_xxs", "chosen_q2_k"].contains(&name) {
+        let why = || "a group's shared memory is too small, or it is disabled".to_owned();
+        gpu.goes_without(Shortcuts::POOLED, "experts", why)?;
+    }
+    let grid = spread(gpu, name, arguments)?;
     gpu.launch(name, grid, GROUP, &places[..12], arguments)
 }
 
