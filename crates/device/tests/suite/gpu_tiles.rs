@@ -276,10 +276,12 @@ fn same_experts([top_k, d, inner, shared_inner, n]: [usize; 5]) {
     assert!(cpu == gpu, "other bits");
 }
 
-/// Experts on large tiles: one with most of the slots, one with two.
+/// Experts on large tiles of many slots and of few: one with most of the slots, one with some.
 #[test]
 fn large_stacks() {
-    same_experts([2, 1024, 768, 32, 13]);
+    for n in [13, 40] {
+        same_experts([2, 1024, 768, 32, n]);
+    }
 }
 
 /// Large tiles whose shards stay apart: those of the shared expert's last matrix.

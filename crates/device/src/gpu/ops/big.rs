@@ -1,5 +1,5 @@
-//! Products of very many rows on the large tiles of `tiles_big.k`, `tiles_wide.k` and
-//! `tiles_float.k`: when, and with what launch.
+//! Products of very many rows on the large tiles of `tiles_big.k`, `tiles_flow.k`, `tiles_wide.k`
+//! and `tiles_float.k`: when, and with what launch.
 
 use super::super::arguments::{ProductArgs, QuantiseArgs};
 use super::super::record::Place;
@@ -20,6 +20,12 @@ const TALL_MIN: usize = 128;
 /// Rows and slots of an integer tile; `BIG` of the kernels.
 const ROWS: u32 = 128;
 pub(super) const SLOTS: usize = 128;
+/// Rows of one where a multiprocessor holds two groups.
+const FLOW_ROWS: u32 = 64;
+/// Slots of a slim one, and how many of an expert, on average, are better off there: 48 are a third
+/// faster, and 12 were not.
+const SLIM: usize = 64;
+const SLIM_EACH: [usize; 2] = [32, 56];
 /// Rows of a float tile, low and tall, and `FLOATS_SLOTS` of the kernels.
 const FLOAT_ROWS: [u32; 2] = [64, 128];
 const FLOAT_SLOTS: usize = 32;
@@ -50,9 +56,12 @@ pub(super) struct Kernel {
 /// whole steps, of 128 elements for integers and of 32 for floats.
 fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
     let whole = |multiple| columns > 0 && columns.is_multiple_of(multiple);
+    let kernel = |name, group, rows| Kernel { name, group, rows, slots: SLOTS, float: false };
     let integers = |multiple, group, names: [&'static str; 2]| {
-        let kernel = |name| Kernel { name, group, rows: ROWS, slots: SLOTS, float: false };
-        whole(multiple).then(|| names.map(kernel))
+        whole(multiple).then(|| names.map(|name| kernel(name, group, ROWS)))
+    };
+    let flows = |[flow, big]: [&'static str; 2]| {
+        whole(256).then(|| [kernel(flow, 256, FLOW_ROWS), kernel(big, 512, ROWS)])
     };
     let floats = |names: [&'static str; 2]| {
         let kernel = |i: usize| Kernel {
@@ -68,9 +77,9 @@ fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
     match format {
         Format::Q8_0 => integers(1024, 256, ["big_q8_0_pooled", "big_q8_0"]),
         Format::Mxfp4 => integers(1024, 512, ["big_mxfp4_pooled", "big_mxfp4"]),
-        Format::Q2K => integers(256, 512, ["big_q2_k_pooled", "big_q2_k"]),
+        Format::Q2K => flows(["flow_q2_k", "big_q2_k"]),
         Format::Q4K => integers(256, 512, ["big_q4_k_pooled", "big_q4_k"]),
-        Format::Iq2Xxs => integers(256, 512, ["big_iq2_xxs_pooled", "big_iq2_xxs"]),
+        Format::Iq2Xxs => flows(["flow_iq2_xxs", "big_iq2_xxs"]),
         Format::F16 => floats(["big_f16", "big_f16_tall"]),
         Format::Bf16 => floats(["big_bf16", "big_bf16_tall"]),
         _ => None,
@@ -81,7 +90,7 @@ fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
 fn able(gpu: &Gpu, format: Format, [columns, rows]: [usize; 2]) -> Option<Kernel> {
     let facts = gpu.driver.facts();
     let fits = |kernel: &Kernel| {
-        facts.group_bytes >= pool_bytes(kernel.name)
+        facts.group_bytes >= room(kernel.name)
             && facts.group_max >= kernel.group
             // A tall tile of few rows would be empty for the most part.
             && (!kernel.float || kernel.rows == FLOAT_ROWS[0] || rows >= TALL_MIN)
@@ -91,6 +100,30 @@ fn able(gpu: &Gpu, format: Format, [columns, rows]: [usize; 2]) -> Option<Kernel
     let pairs = TALL_PAIRS.iter().find(|(name, _)| *name == kernel.name);
     let pairs = pairs.filter(|_| gpu.takes(Shortcuts::PAIRS));
     Some(Kernel { name: pairs.map_or(kernel.name, |(_, pairs)| pairs), ..kernel })
+}
+
+/// The kernel for tiles of few slots.
+fn slim(gpu: &Gpu, format: Format, columns: usize) -> Option<Kernel> {
+    let name = match format {
+        Format::Q2K => "slim_q2_k",
+        Format::Iq2Xxs => "slim_iq2_xxs",
+        _ => return None,
+    };
+    let fits = gpu.driver.facts().group_bytes >= room(name);
+    let kernel = Kernel { name, group: 256, rows: ROWS, slots: SLIM, float: false };
+    (fits && columns > 0 && columns.is_multiple_of(256)).then_some(kernel)
+}
+
+/// Whether so many slots of so many experts are better off in slim tiles.
+fn slim_pays(slots: usize, stack: usize) -> bool {
+    let [least, most] = SLIM_EACH;
+    (least * stack..=most * stack).contains(&slots)
+}
+
+/// Shared memory that a kernel wants: some want it for two groups.
+fn room(name: &str) -> u32 {
+    let groups = if name.starts_with("flow_") || name.starts_with("slim_") { 2 } else { 1 };
+    groups * pool_bytes(name)
 }
 
 /// Columns, and the fewest rows of a matrix of a launch.
@@ -160,21 +193,36 @@ fn shards_apart(kernel: &Kernel, a: &ProductArgs) -> bool {
 
 /// The kernel for slots sorted by expert in tiles of `width`, if they are large ones.
 pub(super) fn stacked(gpu: &Gpu, format: Format, a: &ProductArgs, width: usize) -> Option<Kernel> {
-    let large = width == SLOTS && near(a);
-    large.then(|| able(gpu, format, shape(a))).flatten()
+    if !near(a) {
+        return None;
+    }
+    match width {
+        SLOTS => able(gpu, format, shape(a)),
+        SLIM if slim_pays(a.slots as usize, a.stack as usize) => {
+            slim(gpu, format, a.columns as usize)
+        }
+        _ => None,
+    }
 }
 
-/// Whether the matrices of an FFN go to large tiles: for so many slots of so many experts it pays.
+/// Slots of the large tiles that the matrices of an FFN go to, if for so many slots of so many
+/// experts it pays.
 pub(super) fn experts(
     gpu: &Gpu,
     matrices: [(Format, usize); 3],
     [slots, stack]: [usize; 2],
-) -> bool {
+) -> Option<usize> {
     let able = |(format, columns): (Format, usize)| {
         able(gpu, format, [columns, 0]).is_some_and(|kernel| !kernel.float)
             && size(&[slots, columns]) <= u32::MAX as usize
     };
-    slots >= SLOTS_EACH * stack && matrices.into_iter().all(able)
+    let slim = |(format, columns)| slim(gpu, format, columns).is_some();
+    let large = slots >= SLOTS_EACH * stack && matrices.into_iter().all(able);
+    let width = match slim_pays(slots, stack) && matrices.into_iter().all(slim) {
+        true => SLIM,
+        false => SLOTS,
+    };
+    large.then_some(width)
 }
 
 /// Whether shards of a float product are made by groups of their own: so is a product of few rows

@@ -278,8 +278,7 @@ fn sorted(
     }
     let width = match integer {
         true if few => few::SLOTS,
-        true if big::experts(gpu, matrices, [slots, stack]) => big::SLOTS,
-        true => TILE_INPUTS,
+        true => big::experts(gpu, matrices, [slots, stack]).unwrap_or(TILE_INPUTS),
         false => INPUTS,
     };
     Ok(Some(sort(gpu, ids, [slots, stack], width)?))
