@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "pairs", "scores", "pooled",
+    "pairs", "scores", "pooled", "held",
 ];
 
 impl Shortcuts {
@@ -46,6 +46,8 @@ impl Shortcuts {
     pub const SCORES: Shortcuts = Shortcuts(2048);
     /// Weights of chosen experts for two to some rows come to shared memory by asynchronous copies.
     pub const POOLED: Shortcuts = Shortcuts(4096);
+    /// Products of one row have weights in shared memory before the row is there.
+    pub const HELD: Shortcuts = Shortcuts(8192);
 
     /// The names of all of them.
     #[must_use]
@@ -112,6 +114,7 @@ mod tests {
             Shortcuts::PAIRS,
             Shortcuts::SCORES,
             Shortcuts::POOLED,
+            Shortcuts::HELD,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

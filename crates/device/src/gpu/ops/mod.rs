@@ -11,6 +11,7 @@ pub(super) mod experts;
 mod few;
 mod halves;
 pub(super) mod heads;
+mod held;
 pub(super) mod indexer;
 pub(super) mod part;
 pub(super) mod products;
