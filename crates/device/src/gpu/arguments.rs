@@ -434,8 +434,9 @@ pub(crate) struct CompressArgs {
     pub capacity: u32,
     pub closing: u32,
     pub eps: f32,
+    pub single: u32,
 }
-// SAFETY: repr(C) of ten 4-byte numbers.
+// SAFETY: repr(C) of eleven 4-byte numbers.
 unsafe impl Arguments for CompressArgs {
     const NAME: &'static str = "CompressArgs";
 }
@@ -469,8 +470,9 @@ pub(crate) struct IndexArgs {
     pub ranks: u32,
     pub slots: u32,
     pub groups: u32,
+    pub single: u32,
 }
-// SAFETY: repr(C) of thirteen 4-byte numbers.
+// SAFETY: repr(C) of fourteen 4-byte numbers.
 unsafe impl Arguments for IndexArgs {
     const NAME: &'static str = "IndexArgs";
 }
@@ -494,8 +496,9 @@ pub(crate) struct AttendArgs {
     pub mutual: u32,
     pub made: u32,
     pub eps: f32,
+    pub single: u32,
 }
-// SAFETY: repr(C) of fifteen 4-byte numbers.
+// SAFETY: repr(C) of sixteen 4-byte numbers.
 unsafe impl Arguments for AttendArgs {
     const NAME: &'static str = "AttendArgs";
 }

@@ -95,6 +95,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("index_choose", 1 << 2),
     ("index_choose_few", 1 << 2),
     ("index_queries", 0b1001),
+    ("index_queries_128", 1 << 3),
     ("index_scores_few", 1 << 5),
     ("index_scores_fp4", 1 << 5),
     ("kv_rows", 1 << 3),

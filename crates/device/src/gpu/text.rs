@@ -36,6 +36,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/few_floats.k", include_str!("../../kernels/fast/few_floats.k")),
     ("fast/few_tiles.k", include_str!("../../kernels/fast/few_tiles.k")),
     ("fast/halves.k", include_str!("../../kernels/fast/halves.k")),
+    ("fast/index.k", include_str!("../../kernels/fast/index.k")),
     ("fast/index_part.k", include_str!("../../kernels/fast/index_part.k")),
     ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
     ("fast/small.k", include_str!("../../kernels/fast/small.k")),

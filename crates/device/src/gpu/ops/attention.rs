@@ -118,6 +118,7 @@ fn numbers(a: &Attend<'_>, [width, top_k, stride]: [usize; 3]) -> Result<AttendA
         mutual: u32::from(a.mutual),
         made: 0,
         eps: 0.0,
+        single: u32::from(a.rings.len() == 1),
     })
 }
 

@@ -104,6 +104,7 @@ pub(in super::super) fn compress(gpu: &mut Gpu, a: &Compress<'_>) -> Result<(), 
         capacity: small(OPERATION, first.capacity)?,
         closing,
         eps: a.eps,
+        single: u32::from(a.states.len() == 1),
     };
     let (at, span_of, spans) = (gpu.positions(), gpu.span_of(), gpu.spans());
     let states = gpu.table(states);

@@ -14,8 +14,10 @@ const OPERATION: &str = "index_select";
 
 /// Scores that are held at a time, in elements; bounds the memory of a long prefill.
 const SCORES_MAX: usize = 1 << 26;
-/// Threads of a group that scores few rows: a simdgroup an eighth of the heads.
-const FEW_GROUP: u32 = 256;
+/// Threads of a group that scores few rows: a simdgroup sixteen heads at a time.
+const FEW_GROUP: u32 = 128;
+/// Threads of a group that makes queries of 128 dims of few rows, eight lanes each.
+const QUERY_GROUP: u32 = 32;
 /// `INDEX_ROWS` of the kernels.
 const TILE_ROWS: u32 = 16;
 /// Threads of a group that scores on matrix units, and its keys.
@@ -160,6 +162,7 @@ fn arguments_of(a: &IndexSelect<'_>, part: Part) -> Result<IndexArgs, Error> {
         ranks: small(OPERATION, part.ranks)?,
         slots: small(OPERATION, slots(a.top_k))?,
         factor,
+        single: u32::from(a.rows.len() == 1),
         ..IndexArgs::default()
     })
 }
@@ -191,18 +194,25 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
     let (table, rows) = (gpu.angles(OPERATION, a.rope)?, gpu.table(rows));
     let mut arguments = IndexArgs {
         fp4: u32::from(fp4_rows),
-        stride: small(OPERATION, keys_max.max(1))?,
+        // Rows of scores are whole sixteens of bytes.
+        stride: small(OPERATION, keys_max.max(1).next_multiple_of(4))?,
         ..arguments_of(a, part)?
     };
     let queries = gpu.scratch(Scratch::Queries, size(&[n, a.heads, fp4::INDEXER_BYTES]))?;
     let scoring = keys_max > a.top_k;
     if scoring {
         let places = [q, table, positions, queries];
-        let grid = [arguments.heads, gpu.n(), 1];
-        gpu.launch("index_queries", grid, GROUP, &places, &arguments)?;
+        let (name, group, each) = match (fp4_rows && a.width == 128, n <= SOME_ROWS) {
+            (true, true) => ("index_queries_128", QUERY_GROUP, QUERY_GROUP / 8),
+            (true, false) => ("index_queries_128", GROUP, GROUP / 8),
+            (false, _) => ("index_queries", GROUP, 1),
+        };
+        let grid = [arguments.heads.div_ceil(each), gpu.n(), 1];
+        gpu.launch(name, grid, group, &places, &arguments)?;
     }
     let batch = (SCORES_MAX / keys_max.max(1)).clamp(1, n);
-    let scores = gpu.scratch(Scratch::Scores, size(&[batch, keys_max, 4]))?;
+    let stride = keys_max.max(1).next_multiple_of(4);
+    let scores = gpu.scratch(Scratch::Scores, size(&[batch, stride, 4]))?;
     for first in (0..n).step_by(batch) {
         let count = batch.min(n - first);
         arguments.row0 = small(OPERATION, first)?;

@@ -216,14 +216,14 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     let mut places = [Place::NONE; 13];
     places[..8].copy_from_slice(&[from, mixes, base, scale, norm, out, post, comb]);
     let grid = [gpu.n(), 1, 1];
-    let Some(name) = registers_kernel(s, width) else {
+    let Some((name, sections)) = registers_kernel(s, width) else {
         return gpu.launch("hc_pre", grid, STREAMS_GROUP, &places[..8], &arguments);
     };
     let blocks = gpu.prepare(out, [n, width])?;
     places[8..12].copy_from_slice(&blocks);
-    // A second group makes the coefficients of the spread, a third moves the streams to their
-    // place.
-    let parts = if ahead.is_some() { 3 } else { 1 + arguments.split };
+    // Behind the sections of the result a group makes the coefficients of the spread, and one more
+    // moves the streams to their place.
+    let parts = if few { sections + 1 + u32::from(ahead.is_some()) } else { 1 };
     places[12] = x;
     gpu.launch(name, [gpu.n(), parts, 1], STREAMS_GROUP, &places, &arguments)
 }
@@ -325,12 +325,12 @@ fn spread_and_mix(
 }
 
 /// Kernels of `fast/streams.k` have the sums of `hc_pre` for the widths of known models, and leave
-/// the result as blocks too.
-fn registers_kernel(streams: usize, width: usize) -> Option<&'static str> {
+/// the result as blocks too. Their sections of a row are groups of their own where rows are few.
+fn registers_kernel(streams: usize, width: usize) -> Option<(&'static str, u32)> {
     match (streams, width) {
-        (4, 1024) => Some("hc_pre_1024"),
-        (4, 4096) => Some("hc_pre_4096"),
-        (4, 7168) => Some("hc_pre_7168"),
+        (4, 1024) => Some(("hc_pre_1024", 2)),
+        (4, 4096) => Some(("hc_pre_4096", 4)),
+        (4, 7168) => Some(("hc_pre_7168", 7)),
         _ => None,
     }
 }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::{Arena, Backend, Buffer, GpuConfig, Rope, Span, Step};
 
-const HEADS: usize = 10;
 const WIDTH: usize = 128;
 const RATIO: usize = 4;
 const TOP_K: usize = 6;
@@ -42,28 +41,36 @@ fn keys(gpu: &mut Gpu, arena: Arena, bytes: &mut Bytes, [least, many]: [u8; 2]) 
     buffer
 }
 
-/// The scores of all rows that choose, bit by bit, and the choice, of two spans whose rows share a
-/// tile.
-fn scored(disabled: Shortcuts, exponents: [u8; 2]) -> (Vec<u32>, Vec<u8>) {
+/// Rows of two spans and their first positions, and heads.
+struct Case {
+    spans: [(std::ops::Range<usize>, usize); 2],
+    heads: usize,
+}
+
+/// The scores of all rows that choose, bit by bit, and the choice; `kernel` made the scores.
+fn scored(
+    case: &Case,
+    (disabled, kernel): (Shortcuts, &str),
+    exponents: [u8; 2],
+) -> (Vec<u32>, Vec<u8>) {
     let mut gpu = Gpu::host(GpuConfig { disabled, ..GpuConfig::default() })
         .expect("the machine has a compiler");
     let arena = gpu.arena();
-    let spans = [(0..13, 20), (13..18, 121)];
-    let spans = spans.map(|(rows, position)| Span { rows, position });
-    let n = 18;
+    let spans = case.spans.clone().map(|(rows, position)| Span { rows, position });
+    let (n, heads) = (spans[1].rows.end, case.heads);
     gpu.begin(&Step { tokens: vec![0; n], spans: spans.to_vec() })
         .expect("a step of few rows is taken");
     let frequencies: Vec<f32> = (0..16).map(|i| 0.7f32.powi(i)).collect();
     let rope: Rope = gpu.rope(&frequencies).expect("a table is few numbers");
     let mut bytes = Bytes(9);
     let rows = [(); 2].map(|()| keys(&mut gpu, arena, &mut bytes, exponents));
-    let q = floats(&mut gpu, arena, &bytes.floats(n * HEADS * WIDTH));
-    let weights = floats(&mut gpu, arena, &bytes.floats(n * HEADS));
+    let q = floats(&mut gpu, arena, &bytes.floats(n * heads * WIDTH));
+    let weights = floats(&mut gpu, arena, &bytes.floats(n * heads));
     let out = gpu.alloc(arena, Element::U32, n * TOP_K).expect("there is memory for a test");
     let select = IndexSelect {
         q,
         weights,
-        heads: HEADS,
+        heads,
         width: WIDTH,
         rope,
         ratio: RATIO,
@@ -86,17 +93,26 @@ fn scored(disabled: Shortcuts, exponents: [u8; 2]) -> (Vec<u32>, Vec<u8>) {
     let chooses = (0..n).filter(|row| visible(*row) > TOP_K);
     let seen = chooses.flat_map(|row| &words[row * 40..][..visible(row)]);
     let names = gpu.launches().kernels;
-    let tiles = names.iter().any(|(name, count)| *name == "index_scores_tiles" && *count > 0);
-    assert_eq!(tiles, disabled == Shortcuts::NONE);
+    assert!(names.iter().any(|(name, count)| *name == kernel && *count > 0), "{names:?}");
     (seen.map(|word| u32::from_le_bytes(*word)).collect(), choice)
 }
 
-/// Scores on matrix units are those of single rows, also where scales leave the range of floats.
+/// Scores on matrix units are those of a thread a key, also where scales leave the range of floats:
+/// of many rows whose spans share a tile, and of few rows with more heads than a group has at once.
 #[test]
 fn scores_on_matrix_units() {
-    for exponents in [[120, 9], [0, 255]] {
-        let (found, choice) = scored(Shortcuts::NONE, exponents);
-        let (wanted, other) = scored(Shortcuts::SCORES, exponents);
+    let many = Case { spans: [(0..13, 20), (13..18, 121)], heads: 10 };
+    let few = Case { spans: [(0..1, 159), (1..3, 121)], heads: 71 };
+    let plain = "index_scores_fp4";
+    let cases = [
+        (&many, "index_scores_tiles", Shortcuts::SCORES),
+        (&few, "index_scores_few", Shortcuts::INDEX),
+    ];
+    for ((case, kernel, left), exponents) in
+        cases.into_iter().flat_map(|case| [[120, 9], [0, 255]].map(|exponents| (case, exponents)))
+    {
+        let (found, choice) = scored(case, (Shortcuts::NONE, kernel), exponents);
+        let (wanted, other) = scored(case, (left, plain), exponents);
         assert!(found.iter().any(|bits| *bits != found[0]), "a constant compares nothing");
         let nan = |bits: &u32| f32::from_bits(*bits).is_nan();
         let same = found.iter().zip(&wanted).all(|(a, b)| a == b || (nan(a) && nan(b)));
