@@ -50,7 +50,7 @@ tiny="gpu_check $shm/tiny.gguf --answer 4"
 four="gpu_check $shm/four.gguf --prompt 3 --chunk 3 --answer 2"
 found='SUMMARY|not supported'
 part memcheck 60 1 "$found" sanitize memcheck '' $tiny --prompt 129 --chunk 129 --sessions 3
-for kernels in wide_ few_tiles attend_tiles big_; do
+for kernels in few_tiles held halves flow_ slim_ wide_ attend_tiles big_; do
     part "race-$kernels" 45 1 "$found" sanitize racecheck "$kernels" $tiny \
         --prompt 128 --chunk 128 --sessions 3
 done
