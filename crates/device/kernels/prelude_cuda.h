@@ -299,6 +299,8 @@ FN void mma_i8(int* c, const uint* a, uint b0, uint b1, uint l)
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// A word with its bits moved up by n mod 32, those that leave it come in below.
+FN uint turned_left(uint x, uint n) { return __funnelshift_l(x, x, n); }
 // A value that is not worked out again where it is used.
 FN uint kept(uint x)
 {
@@ -358,6 +360,87 @@ FN uint tg_told(const uint* p, uint i)
                  : "r"(pool_address(p) + 4u * i)
                  : "memory");
     return v;
+}
+// C[64][N] (+)= A[64][32] B[32][N] of four simdgroups, sixteen rows each, with A in registers as for
+// `mma_i8` and B in the pool: N rows of 128 bytes at a multiple of 1,024 whose sixteens are exchanged
+// as `big_at` does; `word` is the first one's. They run while their threads go on: registers of C
+// and A are not touched between MATRIX_OPEN and the MATRIX_WAIT_BUT(n) that leaves no more than the
+// last n MATRIX_CLOSE unfinished.
+#define MATRIX_OPEN() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
+#define MATRIX_CLOSE() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
+#define MATRIX_WAIT_BUT(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
+// What this thread copied or stored in the pool is seen by matrices after a barrier.
+#define MATRIX_SEES() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
+template <uint N> FN void matrix_settled(int* c)
+{
+    UNROLL
+    for (uint i = 0u; i < N / 2u; ++i) asm volatile("" : "+r"(c[i])::"memory");
+}
+template <uint N> struct Columns {};
+FN ulong matrix_place(const uint* p, uint word, uint high)
+{
+    return (ulong)high << 32 | ((pool_address(p) + 4u * word) & 0x3ffffu) >> 4;
+}
+#define C4(i) "+r"(c[i]), "+r"(c[i + 1]), "+r"(c[i + 2]), "+r"(c[i + 3])
+#define C8(i) C4(i), C4(i + 4)
+#define C16(i) C8(i), C8(i + 8)
+#define MATRIX(N, left, LIST, A, B, P, ...) \
+    FN void matrix_##left(Columns<N>, int* c, const uint* a, ulong b, uint more) \
+    { \
+        asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n" \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32." #left ".s8 {" LIST \
+                     "}, {" A "}, %" B ", p;}" \
+                     : __VA_ARGS__ \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more)); \
+    }
+#define MATRICES(N, ...) MATRIX(N, s8, __VA_ARGS__) MATRIX(N, u8, __VA_ARGS__)
+MATRICES(16,
+    "%0, %1, %2, %3, %4, %5, %6, %7",
+    "%8, %9, %10, %11", "12", "13", C8(0))
+MATRICES(32,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15",
+    "%16, %17, %18, %19", "20", "21", C16(0))
+MATRICES(48,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23",
+    "%24, %25, %26, %27", "28", "29", C16(0), C8(16))
+MATRICES(64,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
+    "%32, %33, %34, %35", "36", "37", C16(0), C16(16))
+MATRICES(80,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+    "%34, %35, %36, %37, %38, %39",
+    "%40, %41, %42, %43", "44", "45", C16(0), C16(16), C8(32))
+MATRICES(96,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+    "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47",
+    "%48, %49, %50, %51", "52", "53", C16(0), C16(16), C16(32))
+MATRICES(112,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+    "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
+    "%50, %51, %52, %53, %54, %55",
+    "%56, %57, %58, %59", "60", "61", C16(0), C16(16), C16(32), C8(48))
+MATRICES(128,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+    "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
+    "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63",
+    "%64, %65, %66, %67", "68", "69", C16(0), C16(16), C16(32), C16(48))
+template <uint N>
+FN void matrix_i8(int* c, const uint* a, const uint* b, uint word, bool more)
+{
+    matrix_s8(Columns<N>(), c, a, matrix_place(b, word, 0x40000040u), more ? 1u : 0u);
+}
+// The same, of unsigned bytes, from nothing, with B as N rows of sixteen bytes, and N of the next
+// sixteen `apart` rows further.
+template <uint N>
+FN void matrix_u8_new(int* c, const uint* a, const uint* b, uint word, uint apart)
+{
+    matrix_u8(Columns<N>(), c, a, matrix_place(b, word, 8u) | (ulong)apart << 16, 0u);
 }
 // Signals that were opened are seen by copies.
 #define BULK_FENCE() asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory")

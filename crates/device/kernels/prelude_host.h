@@ -455,6 +455,11 @@ FN void host_load_turned(uint* out, host::Shared<uint> from, uint word, int line
         out[i] = ((low >> shift) & 0xffffu) | (((high >> shift) & 0xffffu) << 16);
     }
 }
+FN uint turned_left(uint x, uint n)
+{
+    n &= 31u;
+    return x << n | (n == 0u ? 0u : x >> (32u - n));
+}
 FN uint kept(uint x) { return x; }
 // `load_matrices` at `word`, and sixteen rows of 128 bytes behind it.
 #define load_matrices_twice(out, from, word, l) host_load_twice((out), (from), (word), __LINE__)
@@ -521,6 +526,34 @@ FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line)
         c[1] = dot4_i8(w[2][k], y[1][k], dot4_i8(w[0][k], y[0][k], c[1]));
         c[2] = dot4_i8(w[3][k], x[1][k], dot4_i8(w[1][k], x[0][k], c[2]));
         c[3] = dot4_i8(w[3][k], y[1][k], dot4_i8(w[1][k], y[0][k], c[3]));
+    }
+}
+// Matrices of four simdgroups: here each makes its own rows at once. B is N rows of 128 bytes whose
+// sixteens are exchanged, or of twice sixteen bytes `apart` rows apart.
+#define MATRIX_OPEN()
+#define MATRIX_CLOSE()
+#define MATRIX_WAIT_BUT(n)
+#define MATRIX_SEES()
+template <uint N> FN void matrix_settled(int*) {}
+template <uint N>
+FN void matrix_i8(int* c, const uint* a, host::Shared<uint> b, uint word, bool more)
+{
+    uint l = lane, row = l >> 2, k = (word >> 2) & 7u;
+    if (word % 8u != 0u) __builtin_trap();
+    for (uint j = 0u; j < N / 8u; ++j) {
+        uint at = (word & ~31u) + 256u * j + 32u * row + (l & 3u), key = (at >> 5) & 7u;
+        if (!more) c[4u * j] = c[4u * j + 1u] = c[4u * j + 2u] = c[4u * j + 3u] = 0;
+        host_mma_i8(
+            c + 4u * j, a, b[at + 4u * (k ^ key)], b[at + 4u * ((k + 1u) ^ key)], __LINE__);
+    }
+}
+template <uint N>
+FN void matrix_u8_new(int* c, const uint* a, host::Shared<uint> b, uint word, uint apart)
+{
+    uint l = lane;
+    for (uint j = 0u; j < N / 8u; ++j) {
+        uint at = word + 32u * j + l;
+        host_mma_u8(c + 4u * j, a, b[at], b[at + 4u * apart], __LINE__);
     }
 }
 // Kernels run one after another.

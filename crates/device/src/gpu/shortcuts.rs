@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "pairs", "scores", "pooled", "held",
+    "pairs", "scores", "pooled", "held", "direct",
 ];
 
 impl Shortcuts {
@@ -48,6 +48,8 @@ impl Shortcuts {
     pub const POOLED: Shortcuts = Shortcuts(4096);
     /// Products of one row have weights in shared memory before the row is there.
     pub const HELD: Shortcuts = Shortcuts(8192);
+    /// Weights of two bits times very many rows are decoded to where matrices take them from.
+    pub const DIRECT: Shortcuts = Shortcuts(16_384);
 
     /// The names of all of them.
     #[must_use]
@@ -115,6 +117,7 @@ mod tests {
             Shortcuts::SCORES,
             Shortcuts::POOLED,
             Shortcuts::HELD,
+            Shortcuts::DIRECT,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

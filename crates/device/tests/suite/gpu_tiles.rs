@@ -210,6 +210,31 @@ fn large() {
     large_products(Bench::gpu);
 }
 
+/// Two bits where matrices do not take weights from registers.
+#[test]
+fn large_through_shared_memory() {
+    let flow = || {
+        let disabled = Shortcuts::DIRECT;
+        Bench::gpu_with(GpuConfig { disabled, ..GpuConfig::default() })
+    };
+    large_product(flow, Format::Q2K, 1280);
+    large_product(flow, Format::Iq2Xxs, 2304);
+}
+
+/// Last tiles of as many slots as each width of the matrices has.
+#[test]
+fn large_widths() {
+    for format in [Format::Q2K, Format::Iq2Xxs] {
+        for n in [16, 33, 64, 72, 88, 104].map(|last| 128 + last) {
+            let mut numbers = Numbers(n as u64);
+            let coded = [blocks(&mut numbers, format, 20 * 512)];
+            let x = numbers.floats(n * 512, 1.0);
+            let [cpu, gpu] = products(Bench::gpu, format, 512, &[20], &coded, (&x, n));
+            assert!(cpu == gpu, "{format}, {n} slots: other bits");
+        }
+    }
+}
+
 /// The kernels of devices with little shared memory.
 #[test]
 fn large_on_small_devices() {

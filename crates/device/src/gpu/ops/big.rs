@@ -1,4 +1,5 @@
-//! Products of very many rows on the large tiles of `tiles_big.k`, `tiles_flow.k`, `tiles_wide.k`
+//! Products of very many rows on the large tiles of `tiles_big.k`, `tiles_flow.k`,
+//! `tiles_direct.k`, `tiles_wide.k`
 //! and `tiles_float.k`: when, and with what launch.
 
 use super::super::arguments::{ProductArgs, QuantiseArgs};
@@ -20,7 +21,7 @@ const TALL_MIN: usize = 128;
 /// Rows and slots of an integer tile; `BIG` of the kernels.
 const ROWS: u32 = 128;
 pub(super) const SLOTS: usize = 128;
-/// Rows of one where a multiprocessor holds two groups.
+/// Rows of one where a multiprocessor holds several groups.
 const FLOW_ROWS: u32 = 64;
 /// Slots of a slim one, and how many of an expert, on average, are better off there: 48 are a third
 /// faster, and 12 were not.
@@ -50,18 +51,27 @@ pub(super) struct Kernel {
     pub slots: usize,
     /// Whether it multiplies floats.
     float: bool,
+    /// Groups that a multiprocessor should have shared memory for.
+    together: u32,
 }
 
 /// The kernels for matrices of this format and width, the better ones first: every shard of K has
 /// whole steps, of 128 elements for integers and of 32 for floats.
 fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
     let whole = |multiple| columns > 0 && columns.is_multiple_of(multiple);
-    let kernel = |name, group, rows| Kernel { name, group, rows, slots: SLOTS, float: false };
+    let kernel = |name, group, rows, together| Kernel {
+        name,
+        group,
+        rows,
+        slots: SLOTS,
+        float: false,
+        together,
+    };
     let integers = |multiple, group, names: [&'static str; 2]| {
-        whole(multiple).then(|| names.map(|name| kernel(name, group, ROWS)))
+        whole(multiple).then(|| names.map(|name| kernel(name, group, ROWS, 1)))
     };
     let flows = |[flow, big]: [&'static str; 2]| {
-        whole(256).then(|| [kernel(flow, 256, FLOW_ROWS), kernel(big, 512, ROWS)])
+        whole(256).then(|| [kernel(flow, 256, FLOW_ROWS, 2), kernel(big, 512, ROWS, 1)])
     };
     let floats = |names: [&'static str; 2]| {
         let kernel = |i: usize| Kernel {
@@ -70,6 +80,7 @@ fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
             rows: FLOAT_ROWS[i],
             slots: FLOAT_SLOTS,
             float: true,
+            together: 1,
         };
         // A tall tile takes twice as many columns at a time.
         whole(256).then(|| [kernel(usize::from(whole(512))), kernel(0)])
@@ -88,9 +99,12 @@ fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
 
 /// The kernel, if this device can run one; `rows` are the fewest of a matrix.
 fn able(gpu: &Gpu, format: Format, [columns, rows]: [usize; 2]) -> Option<Kernel> {
+    if let Some(kernel) = direct(gpu, format, columns, SLOTS) {
+        return Some(kernel);
+    }
     let facts = gpu.driver.facts();
     let fits = |kernel: &Kernel| {
-        facts.group_bytes >= room(kernel.name)
+        facts.group_bytes >= room(kernel)
             && facts.group_max >= kernel.group
             // A tall tile of few rows would be empty for the most part.
             && (!kernel.float || kernel.rows == FLOAT_ROWS[0] || rows >= TALL_MIN)
@@ -102,15 +116,34 @@ fn able(gpu: &Gpu, format: Format, [columns, rows]: [usize; 2]) -> Option<Kernel
     Some(Kernel { name: pairs.map_or(kernel.name, |(_, pairs)| pairs), ..kernel })
 }
 
+/// The kernel for tiles of so many slots whose weights go straight to matrices' registers.
+fn direct(gpu: &Gpu, format: Format, columns: usize, slots: usize) -> Option<Kernel> {
+    let (name, together) = match (format, slots) {
+        (Format::Q2K, SLIM) => ("lean_q2_k", 3),
+        (Format::Q2K, _) => ("direct_q2_k", 2),
+        (Format::Iq2Xxs, SLIM) => ("lean_iq2_xxs", 3),
+        (Format::Iq2Xxs, _) => ("direct_iq2_xxs", 2),
+        _ => return None,
+    };
+    let kernel = Kernel { name, group: 128, rows: FLOW_ROWS, slots, float: false, together };
+    let facts = gpu.driver.facts();
+    let fits = facts.signals && facts.group_bytes >= room(&kernel);
+    (fits && gpu.takes(Shortcuts::DIRECT) && columns > 0 && columns.is_multiple_of(256))
+        .then_some(kernel)
+}
+
 /// The kernel for tiles of few slots.
 fn slim(gpu: &Gpu, format: Format, columns: usize) -> Option<Kernel> {
+    if let Some(kernel) = direct(gpu, format, columns, SLIM) {
+        return Some(kernel);
+    }
     let name = match format {
         Format::Q2K => "slim_q2_k",
         Format::Iq2Xxs => "slim_iq2_xxs",
         _ => return None,
     };
-    let fits = gpu.driver.facts().group_bytes >= room(name);
-    let kernel = Kernel { name, group: 256, rows: ROWS, slots: SLIM, float: false };
+    let kernel = Kernel { name, group: 256, rows: ROWS, slots: SLIM, float: false, together: 2 };
+    let fits = gpu.driver.facts().group_bytes >= room(&kernel);
     (fits && columns > 0 && columns.is_multiple_of(256)).then_some(kernel)
 }
 
@@ -120,10 +153,9 @@ fn slim_pays(slots: usize, stack: usize) -> bool {
     (least * stack..=most * stack).contains(&slots)
 }
 
-/// Shared memory that a kernel wants: some want it for two groups.
-fn room(name: &str) -> u32 {
-    let groups = if name.starts_with("flow_") || name.starts_with("slim_") { 2 } else { 1 };
-    groups * pool_bytes(name)
+/// Shared memory that a multiprocessor should have for a kernel's groups.
+fn room(kernel: &Kernel) -> u32 {
+    kernel.together * pool_bytes(kernel.name)
 }
 
 /// Columns, and the fewest rows of a matrix of a launch.
@@ -157,7 +189,7 @@ fn wide(gpu: &Gpu, format: Format, columns: u32) -> Option<Kernel> {
     };
     let facts = gpu.driver.facts();
     let fits = facts.signals && facts.group_bytes >= pool_bytes(name);
-    let kernel = Kernel { name, group: 512, rows: ROWS, slots: SLOTS, float: false };
+    let kernel = Kernel { name, group: 512, rows: ROWS, slots: SLOTS, float: false, together: 1 };
     (fits && gpu.takes(Shortcuts::WIDE)).then_some(kernel)
 }
 
@@ -181,7 +213,7 @@ fn few(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Kernel> {
         Format::Bf16 => "big_bf16_few",
         _ => return None,
     };
-    let kernel = Kernel { name, group: 256, rows: FEW_ROWS, slots: FEW_SLOTS, float: true };
+    let kernel = Kernel { name, group: 256, rows: FEW_ROWS, slots: FEW_SLOTS, float: true, together: 1 };
     let fits = a.rows[0] <= FEW_ROWS && a.rows[1..] == [0; 3] && shards_apart(&kernel, a);
     (fits && gpu.driver.facts().group_bytes >= pool_bytes(name)).then_some(kernel)
 }
