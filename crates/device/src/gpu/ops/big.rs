@@ -213,7 +213,8 @@ fn few(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Kernel> {
         Format::Bf16 => "big_bf16_few",
         _ => return None,
     };
-    let kernel = Kernel { name, group: 256, rows: FEW_ROWS, slots: FEW_SLOTS, float: true, together: 1 };
+    let kernel =
+        Kernel { name, group: 256, rows: FEW_ROWS, slots: FEW_SLOTS, float: true, together: 1 };
     let fits = a.rows[0] <= FEW_ROWS && a.rows[1..] == [0; 3] && shards_apart(&kernel, a);
     (fits && gpu.driver.facts().group_bytes >= pool_bytes(name)).then_some(kernel)
 }
