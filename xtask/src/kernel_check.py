@@ -1,12 +1,13 @@
 """Compiles one CUDA text for several architectures with NVRTC; no GPU and no toolkit needed.
 
-usage: kernel_check.py TEXT_FILE OPTIONS_FILE RECORD_FILE VIRTUAL:REAL[,REAL...]...
+usage: kernel_check.py TEXT_FILE PARTS_FOLDER OPTIONS_FILE RECORD_FILE VIRTUAL:REAL[,REAL...]...
 
 The text is compiled to PTX for every virtual architecture and assembled for the real ones behind
 it, two at a time: NVRTC releases Python's lock and keeps programs apart. What the assembler says of
 each kernel (registers, stack, spills) goes into RECORD_FILE, and with it how many products of
 matrix units the kernel has. Exit status 1 if any architecture does not compile, or a kernel that is
-there for the matrix units does not use them, or the text tells architectures of a family apart.
+there for the matrix units does not use them, or the text tells architectures of a family apart, or
+one of the parts in which devices compile the text is not understood.
 """
 
 import ctypes
@@ -162,14 +163,32 @@ def compile_families(pool, text, options, families):
     return well, assembled
 
 
+def read_parts(pool, folder, options, families):
+    """Whether the compiler understands every part by itself; their code is that of the whole."""
+    nvrtc, words = compiler(), [*options, "--fdevice-syntax-only"]
+    read = [(part, virtual, pool.submit(compile_text, nvrtc, part.read_bytes(), words, virtual))
+            for part in sorted(folder.iterdir()) for virtual, _ in families]
+    well, seconds = bool(read), 0.0
+    for part, virtual, future in read:
+        status, log, own, _ = future.result()
+        seconds += own
+        if status != 0:
+            print(f"{part} for {virtual}: is not understood\n{for_a_person(log)}")
+            well = False
+    print(f"{len(read)} parts are understood, {seconds:.1f} s" if well else "parts: failed")
+    return well
+
+
 def main():
-    text_file, options_file, record_file, *families = sys.argv[1:]
+    text_file, parts, options_file, record_file, *families = sys.argv[1:]
     text = Path(text_file).read_bytes()
     options = [line.strip() for line in Path(options_file).read_text("utf-8").splitlines() if line]
     families = [(virtual, reals.split(",")) for virtual, reals in (f.split(":") for f in families)]
     with ThreadPoolExecutor(THREADS) as pool, open(record_file, "w", encoding="utf-8") as record:
         print("architecture\tkernel\tregisters\tstack\tspilled\tshared\tmatrix", file=record)
+        parts_well = read_parts(pool, Path(parts), options, families)
         well, assembled = compile_families(pool, text, options, families)
+        well &= parts_well
         for real, ptx, future in assembled:
             status, log, seconds, size = future.result()
             if status != 0 or not resources(log):

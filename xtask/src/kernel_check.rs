@@ -37,11 +37,12 @@ pub fn run(root: &Path) -> Result<()> {
     let python = fetch(root)?;
     let text = folder.join("kernels.cu");
     std::fs::write(&text, kernel_text(root, "prelude_cuda.h")?)?;
+    let parts = write_parts(root, &folder)?;
     let record = folder.join("resources.tsv");
     let mut command = Command::new(python);
     command
         .arg(root.join("xtask/src/kernel_check.py"))
-        .args([&text, &root.join(KERNELS).join("cuda.options"), &record])
+        .args([&text, &parts, &root.join(KERNELS).join("cuda.options"), &record])
         .args(FAMILIES);
     finish(&mut command).context("the kernels do not compile everywhere")?;
     println!("registers, stack and spills of each kernel: {}", record.display());
@@ -60,6 +61,29 @@ pub fn kernel_text(root: &Path, prelude: &str) -> Result<String> {
         text += &format!("#line 1 \"{name}\"\n{part}\n");
     }
     Ok(text)
+}
+
+/// The parts that the device crate compiles apart (`cuda_parts` there), each a file of a folder.
+fn write_parts(root: &Path, folder: &Path) -> Result<PathBuf> {
+    let parts = folder.join("parts");
+    if parts.exists() {
+        std::fs::remove_dir_all(&parts)?;
+    }
+    std::fs::create_dir_all(&parts)?;
+    let kind = |words: &str| format!("#undef MADE\n#define MADE {words} __global__\n");
+    let (made, left_out) = (kind("extern \"C\""), kind("template <int> static"));
+    let whole = kernel_text(root, "prelude_cuda.h")?;
+    let marks: Vec<_> = whole.match_indices("#line 1 ").map(|(at, _)| at).collect();
+    let ends = marks.iter().skip(1).copied().chain([whole.len()]);
+    for (number, (begin, end)) in marks.iter().zip(ends).enumerate().skip(1) {
+        let own = &whole[*begin..end];
+        if own.contains("KERNEL") {
+            let (prelude, before) = whole[..*begin].split_at(marks[1]);
+            let text = format!("{prelude}{left_out}{before}{made}{own}");
+            std::fs::write(parts.join(format!("{number:02}.cu")), text)?;
+        }
+    }
+    Ok(parts)
 }
 
 /// Names in the kernel folder that a Rust text includes.

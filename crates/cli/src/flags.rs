@@ -247,9 +247,9 @@ impl BackendName {
         }
     }
 
-    /// Rows of a prefill step where none are named: every rank of a group must take the same.
-    pub fn chunk(self) -> usize {
-        if self == BackendName::Cuda { CARD_CHUNK } else { CHUNK }
+    /// Rows of a prefill step, named or not: every rank of a group must take the same.
+    pub fn chunk(self, named: Option<usize>) -> usize {
+        named.unwrap_or(if self == BackendName::Cuda { CARD_CHUNK } else { CHUNK })
     }
 }
 

@@ -6,14 +6,14 @@ use crate::flags::{self, BackendName, DebugKey, IsaName, Numerics};
 use crate::progress::Progress;
 use crate::ranks::{self, Group};
 use card::CardPlan;
-use ironstar_device::{Isa, Shortcuts, cuda_devices};
+use ironstar_device::{Compiling, Isa, Shortcuts, cuda_devices};
 use ironstar_engine::{Engine, EngineOptions, drafter_beside};
 use ironstar_gguf::Gguf;
 use ironstar_model::{Directions, RowStorage, SteeringScales};
 use ironstar_text::Tokenizer;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 mod card;
 
@@ -71,9 +71,10 @@ pub fn engine_of(flags: &flags::Model, made: Option<Opened>) -> Result<(Engine, 
     let options = EngineOptions {
         backend: flags.backend.choice(),
         kernel_cache: kernel_cache(),
+        compiling: compiling(),
         threads: flags.threads.map_or(0, usize::from),
         isa: flags.isa.map(isa),
-        step_rows: flags.prefill_chunk.unwrap_or(flags.backend.chunk()),
+        step_rows: flags.backend.chunk(flags.prefill_chunk),
         float_products: flags.numerics != Numerics::Quantized,
         round_trips: flags.numerics != Numerics::Exact,
         rows: rows(flags.numerics),
@@ -83,7 +84,7 @@ pub fn engine_of(flags: &flags::Model, made: Option<Opened>) -> Result<(Engine, 
         store_ram_bytes: u64::from(flags.state_ram_mib) << 20,
         ..EngineOptions::default()
     };
-    let options = on_cards(flags, &group, (&opened, options));
+    let options = spaced(on_cards(flags, &group, (&opened, options)));
     let bar = Progress::new("loading", 0, "bytes");
     let mut on_progress = |progress: ironstar_model::Progress<'_>| {
         bar.total(progress.bytes_total as u64);
@@ -163,9 +164,13 @@ fn on_cards(
         Some(plan.rows)
     });
     let step_rows = plan.unwrap_or(options.step_rows);
-    // A checkpoint cuts a step.
-    let checkpoint_spacing = options.checkpoint_spacing.max(step_rows);
-    EngineOptions { cards: Some(cards), step_rows, checkpoint_spacing, ..options }
+    EngineOptions { cards: Some(cards), step_rows, ..options }
+}
+
+/// A checkpoint cuts a step, so that none comes before a whole step has ended.
+fn spaced(options: EngineOptions) -> EngineOptions {
+    let checkpoint_spacing = options.checkpoint_spacing.max(options.step_rows);
+    EngineOptions { checkpoint_spacing, ..options }
 }
 
 /// Shortcuts that are left out, and those that must be taken.
@@ -290,8 +295,38 @@ pub fn state_folder() -> Option<PathBuf> {
     Some(std::env::home_dir()?.join(".local/state/ironstar"))
 }
 
+/// Shows that a card's kernels are being compiled, which its first start waits for.
+fn compiling() -> Compiling {
+    let shown = Mutex::new(None);
+    Compiling::told(move |done, all| {
+        if done == 0 {
+            ranks::note("compiling the kernels for this card, once for each version");
+        }
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let bar = shown.get_or_insert_with(|| Progress::new("compiling", all as u64, "parts"));
+        bar.at(done as u64);
+        if done == all {
+            *shown = None;
+        }
+    })
+}
+
 /// Where compiled kernels are kept between runs; they can be deleted at any time.
 #[must_use]
 pub fn kernel_cache() -> Option<PathBuf> {
     Some(std::env::home_dir()?.join(".cache/ironstar/kernels"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_checkpoint_cuts_a_step() {
+        let usual = EngineOptions::default().checkpoint_spacing;
+        let spacing = |step_rows| {
+            spaced(EngineOptions { step_rows, ..EngineOptions::default() }).checkpoint_spacing
+        };
+        assert_eq!([spacing(512), spacing(usual), spacing(4096)], [usual, usual, 4096]);
+    }
 }

@@ -9,7 +9,10 @@ typedef unsigned long long ulong;
 #define CONST const
 #define THREAD
 #define TG_PTR(T) T*
-#define KERNEL(name) extern "C" __global__ void name
+// Where text is compiled in parts, all but one file's kernels are templates that nobody uses
+// (src/gpu/text.rs).
+#define MADE extern "C" __global__
+#define KERNEL(name) MADE void name
 #define FN static __device__ __forceinline__
 #define IN(T, n, i) const T* n
 #define OUT(T, n, i) T* n
@@ -447,7 +450,7 @@ FN void matrix_u8_new(int* c, const uint* a, const uint* b, uint word, uint apar
 #endif
 // A kernel that waits for the one before by itself, at its GRID_START (src/gpu/cuda/edges.rs);
 // others wait first.
-#define KERNEL_EARLY(name) extern "C" __global__ void name
+#define KERNEL_EARLY(name) MADE void name
 #ifndef GRID_START
 #define GRID_START
 #define GRID_WAIT

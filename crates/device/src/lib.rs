@@ -32,8 +32,8 @@ pub use exchange::{Alarm, Exchange, ExchangeError, GateCounts, GateKind, Local, 
 pub use gpu::HostFault;
 #[cfg(feature = "cuda")]
 pub use gpu::cuda::{
-    CudaConfig, CudaDevice, KernelTime, KernelTimes, Stamp, Timeline, cuda_compile, cuda_count,
-    cuda_device, cuda_devices, cuda_read_bandwidth, timeline_tables,
+    Compiling, CudaConfig, CudaDevice, KernelTime, KernelTimes, Stamp, Timeline, cuda_compile,
+    cuda_count, cuda_device, cuda_devices, cuda_read_bandwidth, timeline_tables,
 };
 #[cfg(any(feature = "cuda", feature = "host-driver"))]
 pub use gpu::{GatePeer, GateRoute, Gpu, GpuConfig, GpuCounters, Nccl, Peers, Shortcuts};

@@ -156,10 +156,14 @@ pub(crate) fn gpu_config(options: &EngineOptions) -> GpuConfig {
     GpuConfig { float_products, disabled, required, ..GpuConfig::default() }
 }
 
+/// A card, and how its kernels are made.
+pub(crate) fn cuda_config(options: &EngineOptions, device: u32) -> CudaConfig {
+    let (cache, compiling) = (options.kernel_cache.clone(), options.compiling.clone());
+    CudaConfig { device, cache, compiling, ..CudaConfig::default() }
+}
+
 fn cuda(options: &EngineOptions) -> Result<Box<dyn Backend>, Error> {
-    let (device, cache) = (options.card, options.kernel_cache.clone());
-    let device = CudaConfig { device, cache, ..CudaConfig::default() };
-    let config = gpu_config(options);
+    let (device, config) = (cuda_config(options, options.card), gpu_config(options));
     Ok(Box::new(Gpu::cuda(&device, config)?))
 }
 

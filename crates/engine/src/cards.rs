@@ -4,7 +4,7 @@
 //! Sums go through the cards' memory where a test at the start shows that this works, else through
 //! the host's ([`Gpu::with_peers`]).
 
-use crate::backend::{RESERVE_BYTES, gib, gpu_config};
+use crate::backend::{RESERVE_BYTES, cuda_config, gib, gpu_config};
 use crate::{EngineOptions, Error};
 use ironstar_device::{
     Backend, CudaConfig, CudaDevice, Error as DeviceError, Exchange, ExchangeError, Gpu,
@@ -116,11 +116,10 @@ impl Cards {
             },
         };
         let config = gpu_config(options);
-        let (cache, numbers) = (options.kernel_cache.clone(), devices.to_vec());
+        let cards: Vec<_> = devices.iter().map(|card| cuda_config(options, *card)).collect();
         let make = move |rank: usize| {
-            let (device, cache) = (numbers[rank], cache.clone());
             let times = times.clone().filter(|_| rank == 0);
-            Gpu::cuda(&CudaConfig { device, cache, times, ..CudaConfig::default() }, config)
+            Gpu::cuda(&CudaConfig { times, ..cards[rank].clone() }, config)
         };
         let card = |number: &u32| usize::try_from(*number).ok().and_then(|at| all.get(at));
         // All of them are there, as was seen above.

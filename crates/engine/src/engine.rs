@@ -5,7 +5,7 @@ use crate::sampler::Sampler;
 use crate::speculation::CostModel;
 use crate::store::{Disk, Folder, Key, Settings, Store, Writing};
 use crate::{Error, Session};
-use ironstar_device::{Backend, Counters, CudaDevice, Draw, Isa, Shortcuts, Step};
+use ironstar_device::{Backend, Compiling, Counters, CudaDevice, Draw, Isa, Shortcuts, Step};
 use ironstar_gguf::{Gguf, Metadata};
 use ironstar_model::{
     BLOCK_TOKENS, Directions, LogitsFor, Model, Observer, Options as ModelOptions, Output,
@@ -42,6 +42,8 @@ pub struct EngineOptions {
     pub isa: Option<Isa>,
     /// Folder of kernels that were compiled for a card; `None` compiles them at every start.
     pub kernel_cache: Option<PathBuf>,
+    /// Who is told of kernels that are being compiled.
+    pub compiling: Compiling,
     /// Which next-token block to load.
     pub drafter: DrafterChoice,
     /// Most rows of a step, so also of a prompt's.
@@ -73,6 +75,7 @@ impl Default for EngineOptions {
             threads: 0,
             isa: None,
             kernel_cache: None,
+            compiling: Compiling::default(),
             drafter: DrafterChoice::Beside,
             step_rows: 512,
             checkpoint_spacing: 2048,

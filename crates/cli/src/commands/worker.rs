@@ -35,7 +35,7 @@ pub fn run(flags: &Worker) -> Result<(), Failure> {
     let options = Options {
         round_trips: flags.numerics != Numerics::Exact,
         rows: loading::rows(flags.numerics),
-        step_rows_max: flags.prefill_chunk.unwrap_or(flags.backend.chunk()),
+        step_rows_max: flags.backend.chunk(flags.prefill_chunk),
     };
     let drafter = opened.drafter.as_ref();
     let named = |error| loading::in_file(&opened.name, loading::from_model(error));

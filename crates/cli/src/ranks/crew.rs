@@ -27,7 +27,7 @@ pub fn commands(
     threads: usize,
 ) -> Result<Vec<Command>, Failure> {
     let make = |command: &mut Command| {
-        let chunk = flags.prefill_chunk.unwrap_or(flags.backend.chunk());
+        let chunk = flags.backend.chunk(flags.prefill_chunk);
         command.args(["--prefill-chunk", &chunk.to_string()]);
         command.args(["--numerics", &value_name(flags.numerics)]);
         if group.layers.is_some() || flags.backend == BackendName::Cuda {

@@ -293,7 +293,12 @@ impl Gpu {
     /// A backend on an NVIDIA card.
     #[cfg(feature = "cuda")]
     pub fn cuda(device: &CudaConfig, config: GpuConfig) -> Result<Self, Error> {
-        let driver = cuda::Cuda::open(device, &text::cuda())?;
+        // Stamps lie in a table of one module.
+        let parts = match device.timeline {
+            Some(_) => vec![text::cuda()],
+            None => text::cuda_parts(),
+        };
+        let driver = cuda::Cuda::open(device, &parts)?;
         Ok(Gpu::over(Box::new(driver), config))
     }
 

@@ -110,19 +110,47 @@ pub(crate) fn pool_bytes(kernel: &str) -> u32 {
     POOLS.iter().find(|(name, _)| *name == kernel).map_or(0, |(_, bytes)| *bytes)
 }
 
-/// Puts a prelude before the kernels; compilers name file and line of the kernel in their messages.
-fn assemble(prelude: (&str, &str)) -> String {
-    let mut text = String::new();
-    for (name, part) in std::iter::once(&prelude).chain(FILES) {
-        text.push_str(&format!("#line 1 \"{name}\"\n{part}\n"));
-    }
-    text
+/// A file as a part of a text; compilers name file and line in their messages.
+fn section((name, text): (&str, &str)) -> String {
+    format!("#line 1 \"{name}\"\n{text}\n")
 }
+
+/// Puts a prelude before the kernels.
+fn assemble(prelude: (&str, &str)) -> String {
+    std::iter::once(&prelude).chain(FILES).map(|file| section(*file)).collect()
+}
+
+#[cfg(feature = "cuda")]
+const CUDA_PRELUDE: (&str, &str) =
+    ("prelude_cuda.h", include_str!("../../kernels/prelude_cuda.h"));
+/// What a kernel is, as the prelude has it.
+#[cfg(feature = "cuda")]
+const MADE: &str = "#undef MADE\n#define MADE extern \"C\" __global__\n";
+/// What a kernel is of which no code is made.
+#[cfg(feature = "cuda")]
+const LEFT_OUT: &str = "#undef MADE\n#define MADE template <int> static __global__\n";
 
 /// Text for CUDA.
 #[cfg(feature = "cuda")]
 pub(crate) fn cuda() -> String {
-    assemble(("prelude_cuda.h", include_str!("../../kernels/prelude_cuda.h")))
+    assemble(CUDA_PRELUDE)
+}
+
+/// The same in parts that are compiled apart, and give the same code: each makes the kernels of one
+/// file, and has the files before it for their functions. To read a text costs a hundredth of
+/// what it costs to make code of it.
+#[cfg(feature = "cuda")]
+pub(crate) fn cuda_parts() -> Vec<String> {
+    let mut before = section(CUDA_PRELUDE) + LEFT_OUT;
+    let mut parts = Vec::new();
+    for file in FILES {
+        let own = section(*file);
+        if file.1.contains("KERNEL") {
+            parts.push(format!("{before}{MADE}{own}"));
+        }
+        before.push_str(&own);
+    }
+    parts
 }
 
 /// Text for the host, `more` kernels behind the others, without the scheduler.

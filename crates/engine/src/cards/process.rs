@@ -1,10 +1,10 @@
 //! One card of a group whose ranks are processes, on this machine or on several.
 
 use super::{GATE, Room, check_rooms, parts, parts_most};
-use crate::backend::gpu_config;
+use crate::backend::{cuda_config, gpu_config};
 use crate::{EngineOptions, Error};
 use ironstar_device::{
-    Backend, CudaConfig, Error as DeviceError, Exchange, GateRoute, Gpu, cuda_count, cuda_device,
+    Backend, Error as DeviceError, Exchange, GateRoute, Gpu, cuda_count, cuda_device,
 };
 use ironstar_gguf::Gguf;
 
@@ -36,9 +36,7 @@ impl ProcessCard {
         let room = Room::of(&card);
         let (device, line) = (room.number, room.line(rank, part));
         check_rooms(&[room], &[part], &|ranks| parts_most((gguf, None), ranks))?;
-        let cache = options.kernel_cache.clone();
-        let config = CudaConfig { device, cache, ..CudaConfig::default() };
-        let gpu = Gpu::cuda(&config, gpu_config(options))?.with_exchange(exchange);
+        let gpu = Gpu::cuda(&cuda_config(options, device), gpu_config(options))?.with_exchange(exchange);
         let gpu = match self.most {
             Some(most) => gpu.with_gates(most, GATE),
             None => gpu.with_gates_left_out(),

@@ -6,8 +6,11 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-const MAGIC: &[u8; 8] = b"ISKERN01";
+/// How often it is asked whether it is our turn.
+const LOOK: Duration = Duration::from_millis(50);
+const MAGIC: &[u8; 8] = b"ISKERN02";
 /// Larger files are not ours.
 const BYTES_MAX: u64 = 256 << 20;
 
@@ -61,7 +64,9 @@ impl Entry {
         body.extend((self.key.len() as u64).to_le_bytes());
         body.extend(&self.key);
         body.extend(code);
-        let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+        // Who else in this process writes the same has another thread.
+        let own = format!("{}-{:?}.tmp", std::process::id(), std::thread::current().id());
+        let beside = path.with_extension(own);
         let mut file = fs::File::create(&beside)?;
         file.write_all(MAGIC)?;
         file.write_all(&hash(&body).to_le_bytes())?;
@@ -71,17 +76,49 @@ impl Entry {
     }
 }
 
-/// FNV-1a over 64 bits: tells damage and names files; equality is what is relied on.
+/// Whose turn it is to compile into a folder: of many that start at once, as ranks do, one does the
+/// work. It ends with this value or its process.
+pub(super) struct Turn {
+    /// Locked, unless nobody can tell whose turn it is.
+    _file: Option<fs::File>,
+}
+
+impl Turn {
+    /// Waits for it, and goes on without after so long: who has it may have been stopped.
+    pub(super) fn wait(folder: Option<&Path>, most: Duration) -> Turn {
+        let open = |folder: &Path| {
+            fs::create_dir_all(folder).ok()?;
+            fs::File::create(folder.join("turn")).ok()
+        };
+        let Some(file) = folder.and_then(open) else { return Turn { _file: None } };
+        let begun = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Turn { _file: Some(file) },
+                Err(fs::TryLockError::WouldBlock) if begun.elapsed() < most => {
+                    std::thread::sleep(LOOK);
+                }
+                // A file system without locks is no reason to wait either.
+                Err(_) => return Turn { _file: None },
+            }
+        }
+    }
+}
+
+/// As FNV-1a, by words and turned after each: tells damage and names files; equality is what is
+/// relied on.
 fn hash(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xCBF2_9CE4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01B3))
+    let (words, rest) = bytes.as_chunks::<8>();
+    let words = words.iter().map(|word| u64::from_le_bytes(*word));
+    let mixed = |h: u64, word: u64| (h ^ word).wrapping_mul(0x100_0000_01B3).rotate_left(29);
+    words.chain(rest.iter().map(|byte| u64::from(*byte))).fold(0xCBF2_9CE4_8422_2325, mixed)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Entry;
+    use super::{Entry, Turn};
     use std::fs;
+    use std::time::Duration;
 
     /// A folder of one test's own, removed at its end.
     struct Folder(std::path::PathBuf);
@@ -140,6 +177,20 @@ mod tests {
         }
         entry.store(&[8; 3]);
         assert_eq!(entry.load().as_deref(), Some(&[8; 3][..]), "a damaged entry is replaced");
+    }
+
+    /// Somebody who never gives the turn back keeps nobody for longer than is said.
+    #[test]
+    fn one_has_the_turn_at_a_time() {
+        let (folder, short) = (Folder::new("turn"), Duration::from_millis(20));
+        let first = Turn::wait(Some(&folder.0), Duration::MAX);
+        let file = fs::File::open(folder.0.join("turn")).expect("it was made");
+        assert!(file.try_lock().is_err());
+        drop(Turn::wait(Some(&folder.0), short));
+        assert!(file.try_lock().is_err(), "the second never had it");
+        drop(first);
+        assert!(file.try_lock().is_ok());
+        drop(Turn::wait(None, Duration::MAX));
     }
 
     #[test]

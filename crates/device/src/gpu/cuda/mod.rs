@@ -7,9 +7,11 @@
 
 mod cache;
 mod call;
+mod compile;
 mod context;
 mod edges;
 mod lanes;
+mod modules;
 mod nvrtc;
 mod peer;
 mod probe;
@@ -19,6 +21,7 @@ mod tests;
 mod timeline;
 mod times;
 
+pub use compile::{Compiling, cuda_compile};
 pub(super) use peer::windows;
 pub use probe::{CudaDevice, cuda_count, cuda_device, cuda_devices, cuda_read_bandwidth};
 pub use timeline::{Stamp, Timeline, timeline_tables};
@@ -28,14 +31,17 @@ use super::driver::{
     Address, Collective, Driver, Entrance, Facts, Fill, GATHER, GATHER_KERNEL, Graph, Kernel,
 };
 use super::exchange::{Lent, Map, bytes_of_gather};
+use super::text;
 use crate::Error;
 use call::{check, failure};
+use compile::compiled;
 use context::{Context, Stream, shown};
 use cudarc::driver::sys::{self, CUresult};
 use lanes::Lanes;
+use modules::Module;
 use staging::Staging;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::Arc;
 use timeline::Stamps;
@@ -60,6 +66,8 @@ pub struct CudaConfig {
     pub times: Option<KernelTimes>,
     /// Starts no kernel before the one before it has ended; for comparison.
     pub serial: bool,
+    /// Who is told of kernels that are being compiled.
+    pub compiling: Compiling,
     /// Notes when each launch of a replay starts; cards of compute capability 9.0 and later.
     pub timeline: Option<Timeline>,
 }
@@ -92,7 +100,7 @@ pub(crate) struct Cuda {
     stamps: Option<Stamps>,
     /// Bytes of each live allocation, by address.
     allocations: BTreeMap<u64, u64>,
-    module: sys::CUmodule,
+    modules: Vec<Module>,
     staging: Staging,
     main: Stream,
     context: Context,
@@ -103,24 +111,29 @@ pub(crate) struct Cuda {
 unsafe impl Send for Cuda {}
 
 impl Cuda {
-    /// Opens a card with the kernels of a text.
-    pub(crate) fn open(config: &CudaConfig, text: &str) -> Result<Cuda, Error> {
+    /// Opens a card with the kernels of all parts of a text.
+    pub(crate) fn open(config: &CudaConfig, parts: &[String]) -> Result<Cuda, Error> {
         let context = Context::open(config.device)?;
         let facts = facts(&context)?;
         let reaches_pages = facts.unified && reaches_pages(&context)?;
         let (main, staging) = (context.urgent_stream()?, Staging::new(&context)?);
         let waiting = match config.serial || config.times.is_some() || !can_overlap(&context)? {
             true => None,
-            false if config.timeline.is_some() => edges::with_stamps(text),
-            false => edges::with_waits(text),
+            false => {
+                let started = match config.timeline {
+                    Some(_) => edges::with_stamps,
+                    None => edges::with_waits,
+                };
+                parts.iter().map(|part| started(part)).collect::<Option<Vec<_>>>()
+            }
         };
-        let code = code(&context, config, waiting.as_deref().unwrap_or(text))?;
-        let mut module = std::ptr::null_mut();
-        // SAFETY: the image is a whole cubin, or PTX closed with zero, as NVRTC made it.
-        let status = unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) };
-        check("loading the kernels", status)?;
+        let codes = code(&context, config, waiting.as_deref().unwrap_or(parts))?;
+        let modules = codes.iter().map(|code| Module::load(code));
+        let modules = modules.collect::<Result<Vec<_>, _>>()?;
         let stamped = config.timeline.clone().filter(|_| waiting.is_some());
-        let stamps = stamped.map(|timeline| Stamps::new(timeline, module)).transpose()?;
+        let stamped = stamped.zip(modules.first());
+        let stamps = stamped.map(|(timeline, module)| Stamps::new(timeline, module.raw()));
+        let stamps = stamps.transpose()?;
         let (graphs, kernels, names) = (Vec::new(), Vec::new(), HashMap::new());
         let (capturing, lanes, allocations) = (false, Lanes::default(), BTreeMap::new());
         let mut cuda = Cuda {
@@ -136,7 +149,7 @@ impl Cuda {
             clock: config.times.clone().map(Clock::new),
             stamps,
             allocations,
-            module,
+            modules,
             staging,
             main,
             context,
@@ -215,43 +228,15 @@ fn reaches_pages(context: &Context) -> Result<bool, Error> {
 }
 
 /// Machine code for the card: from the cache, or compiled now.
-fn code(context: &Context, config: &CudaConfig, text: &str) -> Result<Vec<u8>, Error> {
+fn code(
+    context: &Context,
+    config: &CudaConfig,
+    parts: &[String],
+) -> Result<Vec<Vec<u8>>, Error> {
     use sys::CUdevice_attribute as A;
     let major = context.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = context.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    compiled(config, [major * 10 + minor, context.driver.cast_unsigned()], text)
-}
-
-/// The same for a compute capability (90 for 9.0) and a driver (13000 for CUDA 13.0).
-fn compiled(
-    config: &CudaConfig,
-    [capability, driver]: [u32; 2],
-    text: &str,
-) -> Result<Vec<u8>, Error> {
-    let (architecture, driver) = (capability.to_string(), driver.to_string());
-    let made_from = [text, OPTIONS, &architecture, &driver];
-    let entry = cache::Entry::new(config.cache.as_deref(), &made_from);
-    if let Some(code) = entry.load() {
-        return Ok(code);
-    }
-    let compiler = nvrtc::Compiler::load(config.nvrtc.as_deref())?;
-    let capability = i32::try_from(capability).expect("two digits or three");
-    let code = compiler.compile(text, OPTIONS, capability)?;
-    entry.store(&code);
-    Ok(code)
-}
-
-/// Compiles the kernels for a card that is elsewhere into the folder of the settings, where its
-/// first start finds them: as they run, without programmatic edges, and with stamps. Gives the
-/// bytes of each.
-pub fn cuda_compile(config: &CudaConfig, card: [u32; 2]) -> Result<[usize; 3], Error> {
-    let text = super::text::cuda();
-    let texts = [edges::with_waits(&text), Some(text.clone()), edges::with_stamps(&text)];
-    let mut bytes = [0; 3];
-    for (bytes, text) in bytes.iter_mut().zip(texts.iter().flatten()) {
-        *bytes = compiled(config, card, text)?.len();
-    }
-    Ok(bytes)
+    compiled(config, [major * 10 + minor, context.driver.cast_unsigned()], parts)
 }
 
 fn facts(context: &Context) -> Result<Facts, Error> {
@@ -378,17 +363,13 @@ impl Driver for Cuda {
             return Ok(GATHER_KERNEL);
         }
         self.context.enter()?;
-        let text = CString::new(name).expect("names of kernels are words");
-        let mut function = std::ptr::null_mut();
-        // SAFETY: the module is alive until drop; the name ends with zero.
-        let status =
-            unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, text.as_ptr()) };
-        if status != CUresult::CUDA_SUCCESS {
-            let found = format!("no kernel `{name}` ({})", call::describe(status));
-            let wanted = "a name of the kernel text".into();
+        let found = self.modules.iter().map(|module| module.function(name));
+        let Some(function) = found.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().next()
+        else {
+            let (found, wanted) = (format!("no kernel `{name}`"), "a name of the kernel text".into());
             return Err(Error::Shape { operation: "kernel", found, wanted });
-        }
-        let pool = super::text::pool_bytes(name);
+        };
+        let pool = text::pool_bytes(name);
         if pool > 0 {
             allow_pool(function, pool)?;
         }
@@ -566,8 +547,6 @@ impl Drop for Cuda {
             // SAFETY: an allocation of ours, freed only here.
             unsafe { sys::cuMemFree_v2(address) };
         }
-        // SAFETY: loaded by `open`, and no kernel of it runs any more.
-        unsafe { sys::cuModuleUnload(self.module) };
     }
 }
 

@@ -77,7 +77,7 @@ pub fn cuda_device(index: u32) -> Result<CudaDevice, Error> {
 /// Bytes a second at which a card reads its memory: the median of nine reads of 2 GiB, or of a
 /// quarter of what is free if that is less.
 pub fn cuda_read_bandwidth(config: &CudaConfig) -> Result<f64, Error> {
-    let mut cuda = Cuda::open(config, TEXT)?;
+    let mut cuda = Cuda::open(config, &[TEXT.to_owned()])?;
     let bytes = PROBE_BYTES.min(cuda.facts.memory_free / 4) / 4096 * 4096;
     let (source, sink) = (cuda.alloc(bytes.max(4096))?, cuda.alloc(256)?);
     let kernel = cuda.kernel("read_bandwidth")?;

@@ -55,11 +55,12 @@ fn kernels_that_were_brought_along_are_found() {
     let config =
         CudaConfig { cache: Some(folder.clone()), nvrtc: nowhere, ..CudaConfig::default() };
     cache::Entry::new(Some(&folder), &["text", OPTIONS, "90", "13000"]).store(b"code");
-    let found = compiled(&config, [90, 13_000], "text").map_err(|error| error.to_string());
-    let others = [[90, 12_080], [100, 13_000]].map(|card| compiled(&config, card, "text").is_err());
+    let text = ["text".to_owned()];
+    let found = compiled(&config, [90, 13_000], &text).map_err(|error| error.to_string());
+    let others = [[90, 12_080], [100, 13_000]].map(|card| compiled(&config, card, &text).is_err());
     let error = cuda_compile(&config, [90, 13_000]).map_err(|error| error.to_string());
     let _ = std::fs::remove_dir_all(&folder);
-    assert_eq!(found, Ok(b"code".to_vec()));
+    assert_eq!(found, Ok(vec![b"code".to_vec()]));
     assert_eq!(others, [true; 2], "another driver, another card");
     assert!(error.is_err_and(|text| text.contains("no-nvrtc")));
 }
@@ -68,7 +69,7 @@ fn kernels_that_were_brought_along_are_found() {
 #[test]
 fn a_card_that_is_not_there_is_an_error_with_advice() {
     let config = CudaConfig { device: 4000, ..CudaConfig::default() };
-    let Err(Error::Unsupported { found, wanted }) = Cuda::open(&config, "") else {
+    let Err(Error::Unsupported { found, wanted }) = Cuda::open(&config, &[]) else {
         panic!("there is no card 4000");
     };
     match cuda_devices() {

@@ -68,3 +68,22 @@ fn no_word_of_one_api_in_a_kernel() {
         }
     }
 }
+
+/// Every kernel is made in one part, from its file, behind the files before it.
+#[cfg(feature = "cuda")]
+#[test]
+fn parts_make_every_kernel_once() {
+    let parts = cuda_parts();
+    let mut made = String::new();
+    for part in &parts {
+        let (before, own) = part.split_once(MADE).expect("what is made");
+        assert!(before.contains(LEFT_OUT) && own.starts_with("#line 1 "));
+        assert_eq!(own.matches("#line 1 ").count(), 1, "one file");
+        assert!(cuda().contains(own));
+        made.push_str(own);
+    }
+    let kernels = |text: &str| text.matches("KERNEL").count();
+    let prelude = kernels(CUDA_PRELUDE.1);
+    assert_eq!(kernels(&made), kernels(&cuda()) - prelude);
+    assert!(CUDA_PRELUDE.1.contains(MADE.trim_start_matches("#undef MADE\n")));
+}
