@@ -121,8 +121,7 @@ fn assemble(prelude: (&str, &str)) -> String {
 }
 
 #[cfg(feature = "cuda")]
-const CUDA_PRELUDE: (&str, &str) =
-    ("prelude_cuda.h", include_str!("../../kernels/prelude_cuda.h"));
+const CUDA_PRELUDE: (&str, &str) = ("prelude_cuda.h", include_str!("../../kernels/prelude_cuda.h"));
 /// What a kernel is, as the prelude has it.
 #[cfg(feature = "cuda")]
 const MADE: &str = "#undef MADE\n#define MADE extern \"C\" __global__\n";

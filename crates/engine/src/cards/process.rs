@@ -36,7 +36,8 @@ impl ProcessCard {
         let room = Room::of(&card);
         let (device, line) = (room.number, room.line(rank, part));
         check_rooms(&[room], &[part], &|ranks| parts_most((gguf, None), ranks))?;
-        let gpu = Gpu::cuda(&cuda_config(options, device), gpu_config(options))?.with_exchange(exchange);
+        let gpu = Gpu::cuda(&cuda_config(options, device), gpu_config(options))?;
+        let gpu = gpu.with_exchange(exchange);
         let gpu = match self.most {
             Some(most) => gpu.with_gates(most, GATE),
             None => gpu.with_gates_left_out(),

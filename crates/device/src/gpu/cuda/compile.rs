@@ -50,9 +50,7 @@ pub(super) fn compiled(
 ) -> Result<Vec<Vec<u8>>, Error> {
     let (architecture, driver) = (capability.to_string(), driver.to_string());
     let folder = config.cache.as_deref();
-    let entry = |part: &String| {
-        cache::Entry::new(folder, &[part, OPTIONS, &architecture, &driver])
-    };
+    let entry = |part: &String| cache::Entry::new(folder, &[part, OPTIONS, &architecture, &driver]);
     let entries: Vec<_> = parts.iter().map(entry).collect();
     let mut codes: Vec<_> = entries.iter().map(cache::Entry::load).collect();
     if codes.iter().any(Option::is_none) {

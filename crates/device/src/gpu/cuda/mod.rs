@@ -228,11 +228,7 @@ fn reaches_pages(context: &Context) -> Result<bool, Error> {
 }
 
 /// Machine code for the card: from the cache, or compiled now.
-fn code(
-    context: &Context,
-    config: &CudaConfig,
-    parts: &[String],
-) -> Result<Vec<Vec<u8>>, Error> {
+fn code(context: &Context, config: &CudaConfig, parts: &[String]) -> Result<Vec<Vec<u8>>, Error> {
     use sys::CUdevice_attribute as A;
     let major = context.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = context.attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
@@ -363,12 +359,13 @@ impl Driver for Cuda {
             return Ok(GATHER_KERNEL);
         }
         self.context.enter()?;
-        let found = self.modules.iter().map(|module| module.function(name));
-        let Some(function) = found.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().next()
-        else {
-            let (found, wanted) = (format!("no kernel `{name}`"), "a name of the kernel text".into());
-            return Err(Error::Shape { operation: "kernel", found, wanted });
-        };
+        let module = self.modules.iter().find(|module| module.has(name));
+        let module = module.ok_or_else(|| Error::Shape {
+            operation: "kernel",
+            found: format!("no kernel `{name}`"),
+            wanted: "a name of the kernel text".into(),
+        })?;
+        let function = module.function(name)?;
         let pool = text::pool_bytes(name);
         if pool > 0 {
             allow_pool(function, pool)?;

@@ -27,18 +27,19 @@ impl Module {
         self.module
     }
 
-    /// A kernel, if it is in this module.
-    pub fn function(&self, name: &str) -> Result<Option<sys::CUfunction>, Error> {
-        if !self.kernels.contains(name) {
-            return Ok(None);
-        }
+    pub fn has(&self, kernel: &str) -> bool {
+        self.kernels.contains(kernel)
+    }
+
+    /// One of its kernels.
+    pub fn function(&self, name: &str) -> Result<sys::CUfunction, Error> {
         let text = CString::new(name).expect("names of kernels are words");
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is alive until drop; the name ends with zero.
         let status =
             unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, text.as_ptr()) };
         check("looking a kernel up", status)?;
-        Ok(Some(function))
+        Ok(function)
     }
 }
 
@@ -73,9 +74,10 @@ mod tests {
             names.sort();
             names
         };
-        assert_eq!(all(b"\x7fELF\0.shstrtab\0.text.big_q8_0\0.rela.text.few\0.text.\0"), [
-            "big_q8_0", "few"
-        ]);
+        assert_eq!(
+            all(b"\x7fELF\0.shstrtab\0.text.big_q8_0\0.rela.text.few\0.text.\0"),
+            ["big_q8_0", "few"]
+        );
         assert_eq!(all(b".visible .entry add(\n.param .u64 add_0)\0"), ["add"]);
         assert!(all(b".tex").is_empty());
     }
