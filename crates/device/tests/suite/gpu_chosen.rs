@@ -13,10 +13,10 @@ struct Case {
     inner: usize,
     gate: Format,
     down: Format,
+    /// Experts, and how many of them a row chooses.
+    stack: usize,
+    top_k: usize,
 }
-
-const STACK: usize = 3;
-const TOP_K: usize = 2;
 
 /// Blocks of random bytes, with halves of a usual size where the format has floats.
 fn blocks(numbers: &mut Numbers, format: Format, elements: usize) -> Arc<Vec<u8>> {
@@ -42,7 +42,7 @@ fn blocks(numbers: &mut Numbers, format: Format, elements: usize) -> Arc<Vec<u8>
 }
 
 fn experts_of(mut bench: Bench, case: &Case) -> Vec<u32> {
-    let Case { rows, d, inner, gate, down } = *case;
+    let Case { rows, d, inner, gate, down, stack, top_k } = *case;
     let mut numbers = Numbers(41);
     bench.cpu.begin(&Step::single(&vec![0; rows], 0)).expect("a step");
     let mut ffn = |stack: usize, inner: usize, [gate, down]: [Format; 2]| {
@@ -56,13 +56,17 @@ fn experts_of(mut bench: Bench, case: &Case) -> Vec<u32> {
             down: matrix(down, d, inner),
         }
     };
-    let routed = ffn(STACK, inner, [gate, down]);
+    let routed = ffn(stack, inner, [gate, down]);
     let shared = ffn(1, 32, [gate, Format::F32]);
     let x = bench.floats(&numbers.floats(rows * d, 1.0));
-    let ids: Vec<u32> = (0..rows).flat_map(|row| [[0, 2], [1, 2]][row % 2]).collect();
-    let weights = bench.floats(&numbers.floats(rows * TOP_K, 1.0));
+    // All but some, which are other ones in the next row.
+    let left = |row: usize| (0..stack - top_k).map(move |i| (row + 1 + i) % stack);
+    let own = |row| (0..stack).filter(move |expert| !left(row).any(|other| other == *expert));
+    let ids = (0..rows).flat_map(own).map(|id| u32::try_from(id).expect("small"));
+    let ids: Vec<u32> = ids.collect();
+    let weights = bench.floats(&numbers.floats(rows * top_k, 1.0));
     let (ids, out) = (bench.ids(&ids), bench.zeros(rows * d));
-    let a = Experts { x, routed, shared, ids, weights, top_k: TOP_K, limit: 7.0, out };
+    let a = Experts { x, routed, shared, ids, weights, top_k, limit: 7.0, out };
     bench.cpu.experts(&a).expect("fits");
     bits(&bench.read(out))
 }
@@ -71,7 +75,7 @@ fn experts_of(mut bench: Bench, case: &Case) -> Vec<u32> {
 fn slots_of_chosen_experts() {
     let without = |disabled| GpuConfig { disabled, ..GpuConfig::default() };
     let others = without(Shortcuts::FEW.with(Shortcuts::STAGED));
-    let case = |rows, d, inner, gate, down| Case { rows, d, inner, gate, down };
+    let case = |rows, d, inner, gate, down| Case { rows, d, inner, gate, down, stack: 3, top_k: 2 };
     let cases = [
         case(1, 4096, 256, Format::Iq2Xxs, Format::Q4K),
         case(5, 4096, 256, Format::Iq2Xxs, Format::Q4K),
@@ -83,6 +87,9 @@ fn slots_of_chosen_experts() {
         case(2, 38, 2048, Format::F32, Format::Mxfp4),
         case(1, 4096, 90, Format::Mxfp4, Format::F32),
         case(3, 4096, 256, Format::Mxfp4, Format::Q4K),
+        // An expert has many slots; and more slots than are looked through for such.
+        Case { stack: 7, top_k: 5, ..case(13, 38, 2048, Format::F32, Format::Q2K) },
+        Case { stack: 10, top_k: 9, ..case(16, 38, 2048, Format::F32, Format::Q2K) },
         // All of a step's matrices: slots are not sorted.
         case(2, 4096, 2048, Format::Iq2Xxs, Format::Q2K),
     ];

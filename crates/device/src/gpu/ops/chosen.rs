@@ -86,9 +86,9 @@ fn spread(gpu: &Gpu, name: &str, arguments: &mut ProductArgs) -> Result<[u32; 3]
         arguments.run = groups(gpu.room(), arguments.slots, sets);
         return Ok([arguments.run, arguments.slots, 1]);
     }
-    let all = arguments.slots.checked_mul(sets);
+    let all = arguments.slots.checked_mul(sets).filter(|all| *all < 1 << 29);
     let found = || format!("{} slots of {sets} sets of rows", arguments.slots);
-    check("experts", all.is_some(), found, "fewer than 2^32 in all")?;
+    check("experts", all.is_some(), found, "fewer than 2^29 in all")?;
     arguments.run = all.map_or(1, |all| gpu.room().min(all).max(1));
     Ok([arguments.run, 1, 1])
 }
