@@ -63,6 +63,14 @@ FN ushort to_half(float x)
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
     return h;
 }
+// Two nearest bf16, the low one first; a NaN is one of the device's.
+#define BF16_PAIR
+FN uint bf16_pair(float low, float high)
+{
+    uint pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
 // Whole numbers of 64 bits in shared memory and lanes, and floats of 64 bits.
 #define WIDE_NUMBERS
 #define SHARED_ATOMIC64(n, N) __shared__ ulong n[N]
@@ -133,6 +141,10 @@ FN void stream8(const uchar* p, uint* out)
                  : "l"(p));
 }
 FN void put16(uchar* p, Words4 v) { *(uint4*)p = make_uint4(v.x, v.y, v.z, v.w); }
+FN void put_two(float* p, const float* v)
+{
+    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(v[0]), "f"(v[1]) : "memory");
+}
 // Sixteen bytes that another card writes or reads at the same time, in one access; what was
 // stored before a fence is seen before what is stored after it.
 FN void peer_store16(uchar* p, Words4 v)
@@ -258,6 +270,10 @@ FN void load_four(uint* out, const uint* from, uint at)
     out[1] = v.y;
     out[2] = v.z;
     out[3] = v.w;
+}
+FN void store_two(float* to, uint at, const float* v)
+{
+    *(float2*)(to + at) = make_float2(v[0], v[1]);
 }
 FN void store_floats(float* to, uint at, const float* v)
 {
@@ -444,6 +460,47 @@ template <uint N>
 FN void matrix_u8_new(int* c, const uint* a, const uint* b, uint word, uint apart)
 {
     matrix_u8(Columns<N>(), c, a, matrix_place(b, word, 8u) | (ulong)apart << 16, 0u);
+}
+// Four simdgroups that multiply together what lies in the pool: rows of 128 bytes as above. Registers
+// that products change are told behind the wait.
+FN void four_done(float* c, uint n)
+{
+    UNROLL
+    for (uint i = 0u; i < n; ++i) asm volatile("" : "+f"(c[i])::"memory");
+}
+FN ulong four_place(const uint* p, uint word, uint across)
+{
+    ulong place;
+    asm("mov.b64 %0, {%1, %2};"
+        : "=l"(place)
+        : "r"((pool_address(p) >> 4) + (word >> 2) + (across << 14)), "r"(0x40000040u));
+    return place;
+}
+#define FOUR_8(c, i) \
+    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
+        "+f"(c[i + 6]), "+f"(c[i + 7])
+// C[64][32] += A[64][16] * B[32][16], bf16 and f32: a lane of simdgroup s has rows 16 s + l / 4 and
+// 8 further, columns 8 j + 2 (l mod 4) and the next.
+FN void four_bf16_32(float* c, const uint* a, uint at_a, const uint* b, uint at_b, uint t)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, "
+                 "%7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;"
+                 : FOUR_8(c, 0), FOUR_8(c, 8)
+                 : "l"(four_place(a, at_a, 4u)), "l"(four_place(b, at_b, 4u)));
+}
+// C[64][128] += A[64][16] * B[16][128]: rows of B are elements of K; 64 columns more are `across`
+// words further.
+FN void four_bf16_128(
+    float* c, const uint* a, uint at_a, const uint* b, uint at_b, uint across, uint t)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, "
+                 "%6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
+                 "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, "
+                 "%39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, "
+                 "%55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, 1, 1, 1, 0, 1;"
+                 : FOUR_8(c, 0), FOUR_8(c, 8), FOUR_8(c, 16), FOUR_8(c, 24), FOUR_8(c, 32),
+                 FOUR_8(c, 40), FOUR_8(c, 48), FOUR_8(c, 56)
+                 : "l"(four_place(a, at_a, 4u)), "l"(four_place(b, at_b, across)));
 }
 // Signals that were opened are seen by copies.
 #define BULK_FENCE() asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory")

@@ -272,6 +272,11 @@ FN void stream8(const uchar* p, uint* out)
     if (((size_t)p & 7u) != 0u) __builtin_trap();
     std::memcpy(out, p, 8);
 }
+FN void put_two(float* p, const float* v)
+{
+    if ((size_t)p % 8u != 0u) __builtin_trap();
+    std::memcpy(p, v, 8);
+}
 FN void put16(uchar* p, Words4 v)
 {
     if (((size_t)p & 15u) != 0u) __builtin_trap();
@@ -424,6 +429,11 @@ FN void load_four(uint* out, host::Shared<uint> from, uint at)
     if (at % 4u != 0u) __builtin_trap();
     for (uint i = 0u; i < 4u; ++i) out[i] = from[at + i];
 }
+FN void store_two(host::Shared<float> to, uint at, const float* v)
+{
+    if (at % 2u != 0u) __builtin_trap();
+    for (uint i = 0u; i < 2u; ++i) to[at + i] = v[i];
+}
 FN void store_floats(host::Shared<float> to, uint at, const float* v)
 {
     if (at % 4u != 0u) __builtin_trap();
@@ -504,6 +514,45 @@ static inline void host_mma_16(float* c, const uint* a, uint b0, uint b1, int li
     }
     for (uint k = 0u; k < 16u; ++k)
         for (uint i = 0u; i < 4u; ++i) c[i] = __builtin_fmaf(w[i >> 1][k], x[i & 1u][k], c[i]);
+}
+// Four simdgroups that multiply together: here each lane makes what it gets, at once. A word at
+// `at` counts whole rows of 128 bytes, and its chunk is exchanged.
+FN void four_done(float* c, uint n) {}
+FN float host_four(host::Shared<uint> p, uint at, uint half)
+{
+    return host_half<false>(p[at ^ ((at >> 3) & 28u)], half);
+}
+// C[64][8 J] += A[64][16] * B: of `B[32][16]`, or of rows that are elements of K (`across` is not 0).
+template <uint J> static inline void host_four_bf16(float* c, host::Shared<uint> a, uint at_a,
+    host::Shared<uint> b, uint at_b, uint across, uint t)
+{
+    uint l = t & 31u, row = 16u * ((t >> 5) & 3u) + (l >> 2);
+    for (uint k = 0u; k < 16u; ++k) {
+        float w[2];
+        for (uint r = 0u; r < 2u; ++r)
+            w[r] = host_four(a, at_a + 32u * (row + 8u * r) + (k >> 1), k & 1u);
+        for (uint i = 0u; i < 2u * J; ++i) {
+            uint n = 8u * (i >> 1) + 2u * (l & 3u) + (i & 1u);
+            float x = across == 0u
+                          ? host_four(b, at_b + 32u * n + (k >> 1), k & 1u)
+                          : host_four(
+                                b, at_b + 32u * k + across * (n >> 6) + ((n & 63u) >> 1), n & 1u);
+            for (uint r = 0u; r < 2u; ++r) {
+                float* own = c + (4u * (i >> 1) + 2u * r + (i & 1u));
+                *own = __builtin_fmaf(w[r], x, *own);
+            }
+        }
+    }
+}
+FN void four_bf16_32(
+    float* c, host::Shared<uint> a, uint at_a, host::Shared<uint> b, uint at_b, uint t)
+{
+    host_four_bf16<4u>(c, a, at_a, b, at_b, 0u, t);
+}
+FN void four_bf16_128(float* c, host::Shared<uint> a, uint at_a, host::Shared<uint> b, uint at_b,
+    uint across, uint t)
+{
+    host_four_bf16<16u>(c, a, at_a, b, at_b, across, t);
 }
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 #define mma_i8(c, a, b0, b1, l) host_mma_i8((c), (a), (b0), (b1), __LINE__)

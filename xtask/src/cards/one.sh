@@ -16,9 +16,9 @@ cat "$work/synth.log" >>"$out/cards.log"
 
 # The table's figures, and what each shortcut is worth on a model in place.
 # Those that have nothing to do with what is measured are left out; new ones are in.
-token=all,-few,-wide,-halves,-heads,-onward,-mapped,-pairs,-scores,-pooled
+token=all,-few,-wide,-halves,-heads,-four,-onward,-mapped,-pairs,-scores,-pooled
 reading=all,-lanes,-staged,-spread,-index,-few,-halves,-mapped,-pooled
-steps=all,-lanes,-spread,-wide,-heads,-onward,-mapped,-pairs,-scores
+steps=all,-lanes,-spread,-wide,-heads,-four,-onward,-mapped,-pairs,-scores
 part flash 190 12 'loaded|hash of|tokens/s|to the first|differ|compare' \
     check "$model" --prompt 2048 --chunk 2048 --answer 128 --sessions 16 --depths 65536 \
     --rounds 3 --compare $token --compare-depths $token --compare-prompt $reading \

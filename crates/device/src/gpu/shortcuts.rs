@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "pairs", "scores", "pooled", "held", "direct",
+    "pairs", "scores", "pooled", "held", "direct", "four",
 ];
 
 impl Shortcuts {
@@ -50,6 +50,8 @@ impl Shortcuts {
     pub const HELD: Shortcuts = Shortcuts(8192);
     /// Weights of two bits times very many rows are decoded to where matrices take them from.
     pub const DIRECT: Shortcuts = Shortcuts(16_384);
+    /// Attention of very many rows has four simdgroups multiply together what is in shared memory.
+    pub const FOUR: Shortcuts = Shortcuts(32_768);
 
     /// The names of all of them.
     #[must_use]
@@ -118,6 +120,7 @@ mod tests {
             Shortcuts::POOLED,
             Shortcuts::HELD,
             Shortcuts::DIRECT,
+            Shortcuts::FOUR,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

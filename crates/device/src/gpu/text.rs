@@ -24,6 +24,7 @@ const FILES: &[(&str, &str)] = &[
     ("tiles_flow.k", include_str!("../../kernels/tiles_flow.k")),
     ("tiles_halves.k", include_str!("../../kernels/tiles_halves.k")),
     ("tiles_heads.k", include_str!("../../kernels/tiles_heads.k")),
+    ("tiles_heads_four.k", include_str!("../../kernels/tiles_heads_four.k")),
     ("tiles_index.k", include_str!("../../kernels/tiles_index.k")),
     ("tiles_inputs.k", include_str!("../../kernels/tiles_inputs.k")),
     ("tiles_mix.k", include_str!("../../kernels/tiles_mix.k")),
@@ -52,6 +53,7 @@ const FILES: &[(&str, &str)] = &[
 pub(crate) const POOLS: &[(&str, u32)] = &[
     ("attend_tiles", 92_480),
     ("attend_heads", 207_104),
+    ("attend_four", 214_272),
     ("attend_few_scores", 91_136),
     ("attend_few_mix", 65_280),
     ("attend_few_mix_long", 108_800),

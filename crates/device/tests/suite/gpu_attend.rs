@@ -4,21 +4,21 @@ use crate::common::{Numbers, bits};
 use ironstar_device::*;
 
 const HEADS: usize = 60;
-const WIDTH: usize = 128;
 const ROWS: usize = 17;
 const WINDOW: usize = 40;
 const RING: usize = 64;
 
 struct Case {
+    width: usize,
     position: usize,
     ratio: usize,
     top_k: usize,
 }
 
-fn keys(gpu: &mut Gpu, arena: Arena, numbers: &mut Numbers, rows: usize) -> Buffer {
-    let values = numbers.floats(rows * WIDTH, 1.0);
+fn keys(gpu: &mut Gpu, arena: Arena, numbers: &mut Numbers, values: usize) -> Buffer {
+    let values = numbers.floats(values, 1.0);
     let bytes = values.iter().flat_map(|v| ironstar_quant::f32_to_bf16(*v).to_le_bytes());
-    let buffer = gpu.alloc(arena, Element::Bf16, rows * WIDTH).expect("small");
+    let buffer = gpu.alloc(arena, Element::Bf16, values.len()).expect("small");
     gpu.write(buffer, 0, &bytes.collect::<Vec<u8>>()).expect("fits");
     buffer
 }
@@ -34,15 +34,15 @@ fn attended(disabled: Shortcuts, case: &Case) -> (Vec<u32>, Vec<&'static str>) {
     gpu.begin(&Step::single(&[0; ROWS], case.position)).expect("a step");
     let seen = case.position + ROWS;
     let [ring, kv, compressed] =
-        [RING, ROWS, seen].map(|rows| keys(&mut gpu, arena, &mut numbers, rows));
+        [RING, ROWS, seen].map(|rows| keys(&mut gpu, arena, &mut numbers, rows * case.width));
     let floats = |gpu: &mut Gpu, values: &[f32]| {
         let buffer = gpu.alloc(arena, Element::F32, values.len()).expect("small");
         gpu.write_f32(buffer, 0, values).expect("fits");
         buffer
     };
-    let q = floats(&mut gpu, &numbers.floats(ROWS * HEADS * WIDTH, 2.0));
+    let q = floats(&mut gpu, &numbers.floats(ROWS * HEADS * case.width, 2.0));
     let sinks = floats(&mut gpu, &numbers.floats(HEADS, 1.0));
-    let out = floats(&mut gpu, &[0.0; ROWS * HEADS * WIDTH]);
+    let out = floats(&mut gpu, &vec![0.0; ROWS * HEADS * case.width]);
     let choice = (0..ROWS).flat_map(|row| (0..case.top_k).map(move |i| i + usize::from(i > row)));
     let choice = choice.flat_map(|i| u32::try_from(i).expect("small").to_le_bytes());
     let chosen = gpu.alloc(arena, Element::U32, (ROWS * case.top_k).max(1)).expect("small");
@@ -78,15 +78,24 @@ fn attended(disabled: Shortcuts, case: &Case) -> (Vec<u32>, Vec<&'static str>) {
 #[test]
 fn heads_that_share_keys() {
     let cases = [
-        Case { position: 0, ratio: 0, top_k: 0 },
-        Case { position: 90, ratio: 1, top_k: 0 },
-        Case { position: 200, ratio: 4, top_k: 37 },
+        Case { width: 128, position: 0, ratio: 0, top_k: 0 },
+        Case { width: 128, position: 90, ratio: 1, top_k: 0 },
+        Case { width: 128, position: 200, ratio: 4, top_k: 37 },
+        Case { width: 512, position: 0, ratio: 0, top_k: 0 },
+        Case { width: 512, position: 200, ratio: 4, top_k: 37 },
     ];
     for case in cases {
-        let (together, kernels) = attended(Shortcuts::NONE, &case);
-        assert_eq!(kernels, ["attend_heads"]);
-        let (apart, kernels) = attended(Shortcuts::HEADS, &case);
-        assert_eq!(kernels, ["attend_tiles"]);
+        let without = |disabled, name| {
+            let (bits, kernels) = attended(disabled, &case);
+            assert_eq!(kernels, [name]);
+            bits
+        };
+        let apart = without(Shortcuts::HEADS, "attend_tiles");
+        let together = without(Shortcuts::FOUR, "attend_heads");
         assert!(together == apart, "from {} on: other bits", case.position);
+        if case.width == 512 {
+            let four = without(Shortcuts::NONE, "attend_four");
+            assert!(four == apart, "four, from {} on: other bits", case.position);
+        }
     }
 }

@@ -19,6 +19,8 @@ const HEADS: u32 = 4;
 const TILE_HEADS: u32 = 16;
 /// Heads of a group that share keys; `HEADS_WIDE` of the kernel.
 const WIDE_HEADS: u32 = 64;
+/// The width of heads that four simdgroups multiply together; `FOUR_WIDTH` of the kernel.
+const FOUR_WIDTH: usize = 512;
 /// Threads of such a group.
 const TILE_GROUP: u32 = 512;
 /// `KEYS_TILE` of the kernels; scores of a head are whole tiles.
@@ -133,6 +135,13 @@ fn shares_keys(gpu: &Gpu, heads: u32) -> bool {
     whole && room && gpu.takes(Shortcuts::HEADS)
 }
 
+/// Whether four simdgroups multiply together what lies in shared memory.
+fn multiplies_together(gpu: &Gpu, width: usize) -> bool {
+    let facts = gpu.driver.facts();
+    let room = facts.signals && facts.group_bytes >= pool_bytes("attend_four");
+    width == FOUR_WIDTH && room && gpu.takes(Shortcuts::FOUR)
+}
+
 /// Takes along what is owed of the queries, if it is what the kernels of few rows can do.
 fn take_heads(gpu: &Gpu, a: &mut AttendArgs, q: Place, table: Place) -> bool {
     let Some(Owed { work: Work::Heads { table: own, arguments }, .. }) = gpu.owed_of(q) else {
@@ -220,9 +229,10 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
     }
     if bf16 && on_matrix_units(gpu, width) {
         let places = [q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out];
-        let (name, each) = match shares_keys(gpu, heads) {
-            true => ("attend_heads", WIDE_HEADS),
-            false => ("attend_tiles", TILE_HEADS),
+        let (name, each) = match (shares_keys(gpu, heads), multiplies_together(gpu, width)) {
+            (true, true) => ("attend_four", WIDE_HEADS),
+            (true, false) => ("attend_heads", WIDE_HEADS),
+            (false, _) => ("attend_tiles", TILE_HEADS),
         };
         let grid = [heads.div_ceil(each), small(OPERATION, n)?, 1];
         return gpu.launch(name, grid, TILE_GROUP, &places, &arguments);
