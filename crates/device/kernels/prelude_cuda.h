@@ -275,6 +275,10 @@ FN void store_two(float* to, uint at, const float* v)
 {
     *(float2*)(to + at) = make_float2(v[0], v[1]);
 }
+FN void store_two(uint* to, uint at, const uint* v)
+{
+    *(uint2*)(to + at) = make_uint2(v[0], v[1]);
+}
 FN void store_floats(float* to, uint at, const float* v)
 {
     *(float4*)(to + at) = make_float4(v[0], v[1], v[2], v[3]);

@@ -434,6 +434,11 @@ FN void store_two(host::Shared<float> to, uint at, const float* v)
     if (at % 2u != 0u) __builtin_trap();
     for (uint i = 0u; i < 2u; ++i) to[at + i] = v[i];
 }
+FN void store_two(host::Shared<uint> to, uint at, const uint* v)
+{
+    if (at % 2u != 0u) __builtin_trap();
+    for (uint i = 0u; i < 2u; ++i) to[at + i] = v[i];
+}
 FN void store_floats(host::Shared<float> to, uint at, const float* v)
 {
     if (at % 4u != 0u) __builtin_trap();

@@ -21,6 +21,8 @@ const TILE_HEADS: u32 = 16;
 const WIDE_HEADS: u32 = 64;
 /// The width of heads that four simdgroups multiply together; `FOUR_WIDTH` of the kernel.
 const FOUR_WIDTH: usize = 512;
+/// The most pairs of them that are turned.
+const FOUR_PAIRS: u32 = 32;
 /// Threads of such a group.
 const TILE_GROUP: u32 = 512;
 /// `KEYS_TILE` of the kernels; scores of a head are whole tiles.
@@ -136,10 +138,10 @@ fn shares_keys(gpu: &Gpu, heads: u32) -> bool {
 }
 
 /// Whether four simdgroups multiply together what lies in shared memory.
-fn multiplies_together(gpu: &Gpu, width: usize) -> bool {
+fn multiplies_together(gpu: &Gpu, width: usize, pairs: u32) -> bool {
     let facts = gpu.driver.facts();
     let room = facts.signals && facts.group_bytes >= pool_bytes("attend_four");
-    width == FOUR_WIDTH && room && gpu.takes(Shortcuts::FOUR)
+    width == FOUR_WIDTH && pairs <= FOUR_PAIRS && room && gpu.takes(Shortcuts::FOUR)
 }
 
 /// Takes along what is owed of the queries, if it is what the kernels of few rows can do.
@@ -229,7 +231,8 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
     }
     if bf16 && on_matrix_units(gpu, width) {
         let places = [q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out];
-        let (name, each) = match (shares_keys(gpu, heads), multiplies_together(gpu, width)) {
+        let together = multiplies_together(gpu, width, arguments.pairs);
+        let (name, each) = match (shares_keys(gpu, heads), together) {
             (true, true) => ("attend_four", WIDE_HEADS),
             (true, false) => ("attend_heads", WIDE_HEADS),
             (false, _) => ("attend_tiles", TILE_HEADS),
