@@ -465,8 +465,8 @@ FN void matrix_u8_new(int* c, const uint* a, const uint* b, uint word, uint apar
 {
     matrix_u8(Columns<N>(), c, a, matrix_place(b, word, 8u) | (ulong)apart << 16, 0u);
 }
-// Four simdgroups that multiply together what lies in the pool: rows of 128 bytes as above. Registers
-// that products change are told behind the wait.
+// Four simdgroups that multiply together what lies in the pool: rows of 128 bytes as above.
+// Registers that products change are told behind the wait.
 FN void four_done(float* c, uint n)
 {
     UNROLL
@@ -487,8 +487,8 @@ FN ulong four_place(const uint* p, uint word, uint across)
 // 8 further, columns 8 j + 2 (l mod 4) and the next.
 FN void four_bf16_32(float* c, const uint* a, uint at_a, const uint* b, uint at_b, uint t)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, "
-                 "%7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;"
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, "
+                 "%6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;"
                  : FOUR_8(c, 0), FOUR_8(c, 8)
                  : "l"(four_place(a, at_a, 4u)), "l"(four_place(b, at_b, 4u)));
 }

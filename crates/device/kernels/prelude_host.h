@@ -527,7 +527,8 @@ FN float host_four(host::Shared<uint> p, uint at, uint half)
 {
     return host_half<false>(p[at ^ ((at >> 3) & 28u)], half);
 }
-// C[64][8 J] += A[64][16] * B: of `B[32][16]`, or of rows that are elements of K (`across` is not 0).
+// C[64][8 J] += A[64][16] * B: of `B[32][16]`, or of rows that are elements of K (`across` is not
+// 0).
 template <uint J> static inline void host_four_bf16(float* c, host::Shared<uint> a, uint at_a,
     host::Shared<uint> b, uint at_b, uint across, uint t)
 {
