@@ -88,11 +88,17 @@ impl Index {
     }
 
     /// `table[byte]` for each byte: a quarter of the table after the other, each over what it is
-    /// right for. An instruction that looks in two quarters costs as much as three of these.
+    /// right for; or `TWO` quarters at a time.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-    fn lookup(&self, table: &[u8; 256]) -> __m512i {
+    fn lookup<const TWO: bool>(&self, table: &[u8; 256]) -> __m512i {
         let Index { bytes, quarters: [second, third, fourth] } = *self;
+        if TWO {
+            let [a, b] = [load_table(table, 0), load_table(table, 1)];
+            let [c, d] = [load_table(table, 2), load_table(table, 3)];
+            let found = _mm512_permutex2var_epi8(a, bytes, b);
+            return _mm512_mask_mov_epi8(found, third, _mm512_permutex2var_epi8(c, bytes, d));
+        }
         let found = _mm512_permutexvar_epi8(bytes, load_table(table, 0));
         let found = _mm512_mask_permutexvar_epi8(found, second, bytes, load_table(table, 1));
         let found = _mm512_mask_permutexvar_epi8(found, third, bytes, load_table(table, 2));
@@ -115,10 +121,20 @@ fn pair(coordinates: __m512i, signs: __m512i, place: i64) -> __m512i {
     _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(SIGN_BITS), signs, coordinates)
 }
 
-/// Sixteen rows in a vector.
-pub(crate) struct Avx512;
+/// Sixteen rows in a vector. An instruction that looks in `TWO` quarters of a table of 256 is one
+/// step of some processors; on others it costs as much as three that look in one.
+pub(crate) struct Sixteen<const TWO: bool>;
 
-impl Simd for Avx512 {
+/// What is right for every processor.
+pub(crate) type Avx512 = Sixteen<false>;
+
+/// Whether this processor looks in two quarters as fast as in one: those of AMD do.
+pub(super) fn looks_in_two() -> bool {
+    let found = __cpuid(0);
+    [found.ebx, found.edx, found.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+}
+
+impl<const TWO: bool> Simd for Sixteen<TWO> {
     const LANES: usize = 16;
     const INT_ROWS: usize = 8;
     const FLOAT_ROWS: usize = 12;
@@ -361,7 +377,7 @@ impl Simd for Avx512 {
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     unsafe fn grid(indices: __m512i) -> [__m512i; 2] {
         let indices = Index::new(indices);
-        [indices.lookup(&GRID_BYTES[0]), indices.lookup(&GRID_BYTES[1])]
+        [indices.lookup::<TWO>(&GRID_BYTES[0]), indices.lookup::<TWO>(&GRID_BYTES[1])]
     }
 
     #[inline]
@@ -370,8 +386,8 @@ impl Simd for Avx512 {
         // Byte i gets the eight bits from 7 i on, of which seven are used.
         let at = _mm512_set1_epi64(0x352e_2720_150e_0700);
         let signs = _mm512_multishift_epi64_epi8(at, packed);
-        let first = Index::new(indices).lookup(&PAIRS[0]);
-        let second = Index::new(indices).lookup(&PAIRS[1]);
+        let first = Index::new(indices).lookup::<TWO>(&PAIRS[0]);
+        let second = Index::new(indices).lookup::<TWO>(&PAIRS[1]);
         // Written out: calls from inside `map` would stay calls.
         let a = pair(first, signs, SIGNS[0]);
         let b = pair(odd(first), signs, SIGNS[1]);
@@ -475,5 +491,39 @@ impl Simd for Avx512 {
     unsafe fn store(to: *mut f32, a: __m512) {
         // SAFETY: 64 writable bytes by the caller's promise.
         unsafe { _mm512_storeu_ps(to, a) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::supers::grid_codes;
+    use super::{__m512i, Simd, Sixteen};
+    use crate::cpu::Isa;
+
+    type Codes = unsafe fn(__m512i, __m512i) -> [[__m512i; 4]; 2];
+
+    /// Of either way to look up, on whatever machine this is.
+    #[test]
+    fn codes_of_a_group_are_those_of_its_grid_points() {
+        if !Isa::Avx512.is_present() {
+            return;
+        }
+        let word = |i: usize| u32::try_from(i).expect("small").wrapping_mul(0x9e37_79b9);
+        for first in 0..256 {
+            let indices: [u32; 16] = std::array::from_fn(|i| word(first * 32 + i));
+            let packed: [u32; 16] = std::array::from_fn(|i| word(first * 32 + 16 + i));
+            let of = |codes: Codes| {
+                // SAFETY: the machine has the set; vectors are sixteen words.
+                unsafe {
+                    let load = |from: &[u32; 16]| Sixteen::<true>::load(from.as_ptr().cast());
+                    let codes = codes(load(&indices), load(&packed));
+                    std::mem::transmute::<[[__m512i; 4]; 2], [[u32; 16]; 8]>(codes)
+                }
+            };
+            let wanted = of(grid_codes::<Sixteen<false>>);
+            assert_eq!(of(Sixteen::<false>::group_codes), wanted, "one by one, {first}");
+            assert_eq!(of(Sixteen::<true>::group_codes), wanted, "two at a time, {first}");
+            assert_eq!(of(grid_codes::<Sixteen<true>>), wanted, "grid points, {first}");
+        }
     }
 }

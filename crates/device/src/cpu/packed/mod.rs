@@ -70,6 +70,10 @@ pub(crate) fn kernel(isa: Isa, format: Format) -> Option<Kernel> {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => Some(of_format::<avx2::Avx2>(format)),
         #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx if format == Format::Iq2Xxs && avx512::looks_in_two() => {
+            Some(integers::<avx512::Sixteen<true>, supers::Iq2Xxs>())
+        }
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => Some(of_format::<avx512::Avx512>(format)),
         #[cfg(target_arch = "x86_64")]
         // The tile unit adds nothing to the others.

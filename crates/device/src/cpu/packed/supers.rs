@@ -813,7 +813,18 @@ unsafe fn group_dots<S: Simd, const R: usize, const STRIDE: usize>(
             dots[r] = S::broadcast(at::<STRIDE>(x[r], woven_words::OFFSETS + group));
         }
         let woven = words_at::<R, STRIDE>(x, 8 * group);
-        S::dots::<Iq2Xxs, R, STRIDE, 2>(dots, codes, woven)
+        if R > 2 {
+            return S::dots::<Iq2Xxs, R, STRIDE, 2>(dots, codes, woven);
+        }
+        // Of few rows each half for itself: eight steps that wait for each other take longer than
+        // all other work on a group.
+        let rest = words_at::<R, STRIDE>(woven, 4);
+        let low = S::dots::<Iq2Xxs, R, STRIDE, 1>(dots, &[codes[0]], woven);
+        let high = S::dots::<Iq2Xxs, R, STRIDE, 1>([S::splat(0); R], &[codes[1]], rest);
+        for r in 0..R {
+            dots[r] = S::add(low[r], high[r]);
+        }
+        dots
     }
 }
 

@@ -77,6 +77,9 @@ pub(crate) trait IntFormat: Rows {
     const LINES: usize;
     /// Bytes of its second field that a block takes.
     const SCALES: usize;
+    /// How far ahead weights are asked for, in bytes: more than a core reads while memory answers,
+    /// since a busy memory takes longer. The more work there is beside a line, the farther pays.
+    const AHEAD: usize = if Self::LINES > 8 { 8 << 10 } else { 6 << 10 };
     /// Vectors that a block unpacks to.
     const UNPACKED: usize;
 
@@ -171,7 +174,8 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
 
 /// Most input rows of a part, so that they stay in the second-level cache while tiles pass by.
 pub(crate) const INPUTS: usize = 96;
-/// How far ahead weights are asked for, in bytes: what a core reads while memory answers.
+/// How far ahead weights of plain numbers are asked for, in bytes: what a core reads while memory
+/// answers.
 pub(super) const AHEAD: usize = 4096;
 /// Bytes of a tile that stay in the first-level cache while input rows pass by.
 const RESIDENT: usize = 24 << 10;
@@ -333,7 +337,7 @@ impl Vector<'_> {
     #[inline(always)]
     unsafe fn due<S: Simd, F: IntFormat>(&self, block: usize) -> Due {
         let (bytes, plan) = (F::LINES * LINE, self.part.plan);
-        let due = block + AHEAD.div_ceil(bytes);
+        let due = block + F::AHEAD.div_ceil(bytes).min(plan.blocks);
         // Tiles lie one after the other, each with its codes and then its scales.
         let (mut codes, mut scales) = (due * bytes, due * F::SCALES);
         if due >= plan.blocks {
