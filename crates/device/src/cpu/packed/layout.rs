@@ -1,10 +1,12 @@
 //! Where the bytes of a row go in a tile.
 //!
 //! A tile is 16 rows of a matrix, all columns. Its bytes are those of the file, permuted: a block
-//! is cut into fields of equal units (a word of codes, an f16 scale), and each field of the whole
-//! tile lies as `[block][unit][row]`, so one vector load gives the same unit of neighbouring rows.
-//! Nothing grows but the last tile, whose missing rows are zero bytes, and each field, which starts
-//! on a cache line.
+//! is cut into fields of equal units (a word of codes, an f16 scale), and each field lies as
+//! `[block][unit][row]`, so one vector load gives the same unit of neighbouring rows.
+//!
+//! Scales of as many blocks as fill a cache line lie before the codes of those blocks, so that a
+//! tile is read from its start to its end: memory answers one such stream sooner than two. Nothing
+//! grows but the last tile, whose missing rows are zero bytes, and the last line of scales.
 
 use super::TILE_ROWS;
 use ironstar_quant::Format;
@@ -26,6 +28,13 @@ pub(crate) struct Field {
     pub unit: usize,
     /// Units.
     pub count: usize,
+}
+
+impl Field {
+    /// Bytes of a block's units of all rows of a tile.
+    const fn tile_bytes(&self) -> usize {
+        self.unit * self.count * TILE_ROWS
+    }
 }
 
 /// The fields of a format's block: together all its bytes.
@@ -59,8 +68,9 @@ pub(crate) const fn fields(format: Format) -> &'static [Field] {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     fields: &'static [Field],
-    /// Where each field starts in a tile.
-    starts: [usize; FIELDS],
+    /// Blocks whose second fields lie together, and how many bytes those are.
+    run: usize,
+    head: usize,
     block_bytes: usize,
     /// Blocks of a row.
     pub blocks: usize,
@@ -76,34 +86,47 @@ impl Plan {
         // Every size below is at most this.
         let bytes = format.row_bytes(columns)?.checked_mul(TILE_ROWS)?;
         bytes.checked_add((FIELDS + 1) * LINE)?;
-        let (fields, mut starts, mut tile_bytes) = (fields(format), [0; FIELDS], 0usize);
-        for (field, start) in fields.iter().zip(&mut starts) {
-            *start = tile_bytes;
-            tile_bytes += (blocks * field.count * field.unit * TILE_ROWS).next_multiple_of(LINE);
+        let fields = fields(format);
+        let second = fields.get(1).map_or(0, Field::tile_bytes);
+        let run = LINE.checked_div(second).map_or(1, |blocks| blocks.max(1));
+        let head = run * second;
+        let tile_bytes = blocks * fields[0].tile_bytes() + blocks.div_ceil(run) * head;
+        let tile_bytes = tile_bytes.next_multiple_of(LINE);
+        Some(Plan { fields, run, head, block_bytes: info.block_bytes, blocks, tile_bytes })
+    }
+
+    /// Where a field of a block starts in a tile.
+    #[inline(always)]
+    fn start(&self, field: usize, block: usize) -> usize {
+        let (runs, codes) = (block / self.run, self.fields[0].tile_bytes());
+        match field {
+            0 => block * codes + (runs + 1) * self.head,
+            _ => runs * (self.head + self.run * codes) + block % self.run * (self.head / self.run),
         }
-        Some(Plan { fields, starts, block_bytes: info.block_bytes, blocks, tile_bytes })
     }
 
     /// Packs rows (at most 16, of whole blocks) into a tile of zeros.
     pub fn pack(&self, rows: &[u8], tile: &mut [u8]) {
-        self.each_field(|field, start| match field.unit {
-            1 => self.pack_field::<1>(field, rows, &mut tile[start..]),
-            2 => self.pack_field::<2>(field, rows, &mut tile[start..]),
-            _ => self.pack_field::<4>(field, rows, &mut tile[start..]),
-        });
+        for (index, field) in self.fields.iter().enumerate() {
+            match field.unit {
+                1 => self.pack_field::<1>(index, rows, tile),
+                2 => self.pack_field::<2>(index, rows, tile),
+                _ => self.pack_field::<4>(index, rows, tile),
+            }
+        }
     }
 
     /// Block by block, so that the lines that the rows share stay in the first-level cache; blocks
-    /// of one unit, which float formats have, a run at a time.
-    fn pack_field<const UNIT: usize>(&self, field: &Field, rows: &[u8], tile: &mut [u8]) {
-        const RUN: usize = 64;
-        let run = if self.block_bytes == UNIT { RUN } else { 1 };
-        let row_bytes = self.blocks * self.block_bytes;
-        let (units, _) = tile.as_chunks_mut::<UNIT>();
-        let (units, _) = units.as_chunks_mut::<TILE_ROWS>();
-        let units = &mut units[..self.blocks * field.count];
-        for (at, units) in units.chunks_mut(run * field.count).enumerate() {
-            let start = at * run * self.block_bytes + field.offset;
+    /// of one unit, which float formats have, some at a time.
+    fn pack_field<const UNIT: usize>(&self, index: usize, rows: &[u8], tile: &mut [u8]) {
+        const SOME: usize = 64;
+        let (field, row_bytes) = (&self.fields[index], self.blocks * self.block_bytes);
+        let step = if self.block_bytes == UNIT { SOME } else { 1 };
+        for first in (0..self.blocks).step_by(step) {
+            let count = step.min(self.blocks - first) * field.count;
+            let (units, _) = tile[self.start(index, first)..].as_chunks_mut::<UNIT>();
+            let (units, _) = units.as_chunks_mut::<TILE_ROWS>();
+            let (units, start) = (&mut units[..count], first * self.block_bytes + field.offset);
             for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
                 let from = bytes[start..].as_chunks::<UNIT>().0;
                 for (to, unit) in units.iter_mut().zip(from) {
@@ -116,28 +139,22 @@ impl Plan {
     /// The bytes of blocks of one row from block `first` on, as in the file: the inverse of
     /// [`Plan::pack`].
     pub fn unpack_row(&self, tile: &[u8], row: usize, first: usize, out: &mut [u8]) {
-        self.each_field(|field, start| {
-            let start = start + first * field.count * field.unit * TILE_ROWS;
-            let units = tile[start..].chunks_exact(field.unit * TILE_ROWS);
-            let mut units = units.map(|rows| &rows[row * field.unit..][..field.unit]);
-            for block in out.chunks_exact_mut(self.block_bytes) {
+        for (index, field) in self.fields.iter().enumerate() {
+            for (at, block) in out.chunks_exact_mut(self.block_bytes).enumerate() {
+                let start = self.start(index, first + at);
+                let units = tile[start..].chunks_exact(field.unit * TILE_ROWS);
                 let to = block[field.offset..].chunks_exact_mut(field.unit).take(field.count);
-                for (to, unit) in to.zip(&mut units) {
-                    to.copy_from_slice(unit);
+                for (to, rows) in to.zip(units) {
+                    to.copy_from_slice(&rows[row * field.unit..][..field.unit]);
                 }
             }
-        });
-    }
-
-    fn each_field(&self, mut f: impl FnMut(&Field, usize)) {
-        for (field, &start) in self.fields.iter().zip(&self.starts) {
-            f(field, start);
         }
     }
 
-    /// Bytes from the start of a tile to its fields for vectors that start at `row`.
+    /// Bytes from the start of a tile to the fields of its first block for vectors that start at
+    /// `row`.
     pub fn offsets(&self, row: usize) -> [usize; FIELDS] {
-        let mut offsets = self.starts;
+        let mut offsets = [self.start(0, 0), self.start(1, 0)];
         for (offset, field) in offsets.iter_mut().zip(self.fields) {
             *offset += row * field.unit;
         }

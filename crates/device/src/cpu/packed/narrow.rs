@@ -138,8 +138,7 @@ impl IntFormat for Q8_0 {
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
-        fields: &[*const u8; FIELDS],
-        block: usize,
+        fields: [*const u8; FIELDS],
         due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
@@ -149,23 +148,23 @@ impl IntFormat for Q8_0 {
             due.ask::<S, 1>(Self::LINES, 0);
             let mut codes = [S::splat(0); 8];
             for (i, codes) in codes.iter_mut().enumerate() {
-                *codes = word::<S>(fields[0], block * 8 + i);
+                *codes = word::<S>(fields[0], i);
             }
-            let d = half::<S>(fields[1], block);
+            let d = half::<S>(fields[1], 0);
             let isums = S::dots_signed::<R, STRIDE>(&codes, x);
             add_scaled::<S, R, STRIDE>(d, &isums, x, acc);
         }
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; a block has 8 words and a scale.
         unsafe {
             let mut codes = [S::splat(0); 8];
             for (i, codes) in codes.iter_mut().enumerate() {
-                *codes = S::xor(word::<S>(fields[0], block * 8 + i), bytes::<S>(128));
+                *codes = S::xor(word::<S>(fields[0], i), bytes::<S>(128));
             }
-            put::<S>(&codes, half::<S>(fields[1], block), to);
+            put::<S>(&codes, half::<S>(fields[1], 0), to);
         }
     }
 
@@ -187,12 +186,12 @@ impl IntFormat for Q8_0 {
 /// # Safety
 /// The machine has `S`; the field has the block.
 #[inline(always)]
-unsafe fn nibbles<S: Simd>(from: *const u8, block: usize) -> [[S::I; 4]; 2] {
+unsafe fn nibbles<S: Simd>(from: *const u8) -> [[S::I; 4]; 2] {
     // SAFETY: the caller's promise.
     unsafe {
         let (mut low, mut high) = ([S::splat(0); 4], [S::splat(0); 4]);
         for (i, (low, high)) in low.iter_mut().zip(&mut high).enumerate() {
-            let word = word::<S>(from, block * 4 + i);
+            let word = word::<S>(from, i);
             *low = S::byte_bits(word, 0, 4, 0);
             *high = S::byte_bits(word, 4, 4, 0);
         }
@@ -272,8 +271,7 @@ impl IntFormat for Q4_0 {
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
-        fields: &[*const u8; FIELDS],
-        block: usize,
+        fields: [*const u8; FIELDS],
         due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
@@ -281,21 +279,21 @@ impl IntFormat for Q4_0 {
         // SAFETY: the caller's promise; a block has 4 words and a scale.
         unsafe {
             due.ask::<S, 1>(Self::LINES, 0);
-            let codes = nibbles::<S>(fields[0], block);
-            narrow::<S, Self, R, STRIDE>(&codes, 8, half::<S>(fields[1], block), x, acc);
+            let codes = nibbles::<S>(fields[0]);
+            narrow::<S, Self, R, STRIDE>(&codes, 8, half::<S>(fields[1], 0), x, acc);
         }
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; a block has 4 words and a scale. No sum leaves its byte.
         unsafe {
-            let [[a, b, c, d], [e, f, g, h]] = nibbles::<S>(fields[0], block);
+            let [[a, b, c, d], [e, f, g, h]] = nibbles::<S>(fields[0]);
             let mut codes = [a, b, c, d, e, f, g, h];
             for codes in &mut codes {
                 *codes = S::add(*codes, bytes::<S>(128 - 8));
             }
-            put::<S>(&codes, half::<S>(fields[1], block), to);
+            put::<S>(&codes, half::<S>(fields[1], 0), to);
         }
     }
 
@@ -345,8 +343,7 @@ impl IntFormat for Mxfp4 {
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
-        fields: &[*const u8; FIELDS],
-        block: usize,
+        fields: [*const u8; FIELDS],
         due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
@@ -354,12 +351,12 @@ impl IntFormat for Mxfp4 {
         // SAFETY: the caller's promise; a block has 4 words and a scale byte; nibbles are below 16.
         unsafe {
             due.ask::<S, 1>(Self::LINES, 0);
-            let mut codes = nibbles::<S>(fields[0], block);
+            let mut codes = nibbles::<S>(fields[0]);
             let table = S::table(&MXFP4_CODES[usize::from(S::PANELS)]);
             for codes in codes.as_flattened_mut() {
                 *codes = S::lookup(table, *codes);
             }
-            let d = S::load_half_e8m0(fields[1].add(block * TILE_ROWS));
+            let d = S::load_half_e8m0(fields[1]);
             if S::PANELS {
                 let [[a, b, c, d0], [e, f, g, h]] = codes;
                 let isums = S::dots_biased::<R, STRIDE>(&[a, b, c, d0, e, f, g, h], x);
@@ -370,16 +367,16 @@ impl IntFormat for Mxfp4 {
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; a block has 4 words and a scale byte; nibbles are below 16.
         unsafe {
-            let [[a, b, c, d], [e, f, g, h]] = nibbles::<S>(fields[0], block);
+            let [[a, b, c, d], [e, f, g, h]] = nibbles::<S>(fields[0]);
             let mut codes = [a, b, c, d, e, f, g, h];
             let table = S::table(&MXFP4_CODES[1]);
             for codes in &mut codes {
                 *codes = S::lookup(table, *codes);
             }
-            put::<S>(&codes, S::load_half_e8m0(fields[1].add(block * TILE_ROWS)), to);
+            put::<S>(&codes, S::load_half_e8m0(fields[1]), to);
         }
     }
 

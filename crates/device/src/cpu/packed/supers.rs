@@ -68,15 +68,14 @@ impl<F: Super> IntFormat for F {
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
-        fields: &[*const u8; FIELDS],
-        block: usize,
+        fields: [*const u8; FIELDS],
         due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
         // SAFETY: the caller's promise; a block has WORDS words and one or two f16.
         unsafe {
-            let words = fields[0].add(block * F::WORDS * TILE_ROWS * 4);
+            let words = fields[0];
             let [scales, minimums] = F::scales::<S>(words);
             let mut sums = [S::splat(0); R];
             for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
@@ -85,7 +84,7 @@ impl<F: Super> IntFormat for F {
             }
             // J first, so that its registers are free for I.
             let (start, minimums) = if F::MINIMUMS {
-                let dmin = half::<S>(fields[1], block * 2 + 1);
+                let dmin = half::<S>(fields[1], 1);
                 ([S::splat(0); R], scaled_minimums::<S, R>(dmin, &sums))
             } else {
                 (offsets::<S, F, R>(&sums), [S::zero(); R])
@@ -106,16 +105,16 @@ impl<F: Super> IntFormat for F {
                     add_products::<S, F, R, STRIDE>(at, &codes, scale, folds, x, &mut i);
                 }
             }
-            let d = half::<S>(fields[1], if F::MINIMUMS { block * 2 } else { block });
+            let d = half::<S>(fields[1], 0);
             add_block::<S, F, R, STRIDE>(d, &i, &minimums, x, acc);
         }
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; as in `step`, and `ALL` vectors can be written.
         unsafe {
-            let words = fields[0].add(block * F::WORDS * TILE_ROWS * 4);
+            let words = fields[0];
             let [scales, minimums] = F::scales::<S>(words);
             for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
                 let to = to.add(parts::MINIMUMS + 2 * quad);
@@ -130,10 +129,10 @@ impl<F: Super> IntFormat for F {
             }
             let d = to.add(parts::D).cast::<S::F>();
             if F::MINIMUMS {
-                d.write(half::<S>(fields[1], block * 2));
-                d.add(1).write(half::<S>(fields[1], block * 2 + 1));
+                d.write(half::<S>(fields[1], 0));
+                d.add(1).write(half::<S>(fields[1], 1));
             } else {
-                d.write(half::<S>(fields[1], block));
+                d.write(half::<S>(fields[1], 0));
             }
         }
     }
@@ -688,8 +687,7 @@ impl IntFormat for Iq2Xxs {
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
-        fields: &[*const u8; FIELDS],
-        block: usize,
+        fields: [*const u8; FIELDS],
         due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
@@ -697,7 +695,7 @@ impl IntFormat for Iq2Xxs {
         // SAFETY: the caller's promise; a block has 16 words and an f16, x has eight groups of 32
         // codes and as many offsets.
         unsafe {
-            let words = fields[0].add(block * 16 * TILE_ROWS * 4);
+            let words = fields[0];
             let mut i = [S::splat(0); R];
             for group in 0..8 {
                 due.ask::<S, 8>(Self::LINES, group);
@@ -707,7 +705,7 @@ impl IntFormat for Iq2Xxs {
                     i[r] = S::add(i[r], S::mul(dots[r], scale));
                 }
             }
-            let d = S::mul_f32(half::<S>(fields[1], block), S::splat_f32(0.125));
+            let d = S::mul_f32(half::<S>(fields[1], 0), S::splat_f32(0.125));
             for (r, acc) in acc.iter_mut().enumerate() {
                 let scale = at::<STRIDE>(x[r], woven_words::SCALE).cast::<f32>().read_unaligned();
                 *acc = scaled::<S>(d, scale, i[r], *acc);
@@ -716,10 +714,10 @@ impl IntFormat for Iq2Xxs {
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I) {
+    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; as in `step`, and `UNPACKED` vectors can be written.
         unsafe {
-            let words = fields[0].add(block * 16 * TILE_ROWS * 4);
+            let words = fields[0];
             for group in 0..8 {
                 let (codes, scale) = group_of::<S>(words, group);
                 for (word, codes) in codes.as_flattened().iter().enumerate() {
@@ -727,7 +725,7 @@ impl IntFormat for Iq2Xxs {
                 }
                 to.add(GROUP * group + 8).cast::<S::F>().write(S::from_i32(scale));
             }
-            let d = S::mul_f32(half::<S>(fields[1], block), S::splat_f32(0.125));
+            let d = S::mul_f32(half::<S>(fields[1], 0), S::splat_f32(0.125));
             to.add(8 * GROUP).cast::<S::F>().write(d);
         }
     }

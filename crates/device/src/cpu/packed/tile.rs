@@ -80,6 +80,8 @@ pub(crate) trait IntFormat: Rows {
     /// How far ahead weights are asked for, in bytes: more than a core reads while memory answers,
     /// since a busy memory takes longer. The more work there is beside a line, the farther pays.
     const AHEAD: usize = if Self::LINES > 8 { 8 << 10 } else { 6 << 10 };
+    /// Blocks whose scales share a line: as `Plan` has it.
+    const RUN: usize = if Self::SCALES < LINE { LINE / Self::SCALES } else { 1 };
     /// Vectors that a block unpacks to.
     const UNPACKED: usize;
 
@@ -87,11 +89,10 @@ pub(crate) trait IntFormat: Rows {
     /// `ironstar_quant`, and asks for the lines that are due. Must be `#[inline(always)]`.
     ///
     /// # Safety
-    /// The machine has `S`; the fields are those of a tile of this format, offset to the vector's
-    /// rows, and have `block`; `x` are records whose words lie `STRIDE` words apart.
+    /// The machine has `S`; the fields are those of a block of a tile of this format, offset to the
+    /// vector's rows; `x` are records whose words lie `STRIDE` words apart.
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
-        fields: &[*const u8; FIELDS],
-        block: usize,
+        fields: [*const u8; FIELDS],
         due: Due,
         x: [*const u8; R],
         acc: &mut [S::F; R],
@@ -103,7 +104,7 @@ pub(crate) trait IntFormat: Rows {
     ///
     /// # Safety
     /// As for `step`; `UNPACKED` vectors can be written.
-    unsafe fn unpack<S: Simd>(fields: &[*const u8; FIELDS], block: usize, to: *mut S::I);
+    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I);
 
     /// [`IntFormat::step`] of an unpacked block. Must be `#[inline(always)]`.
     ///
@@ -329,6 +330,17 @@ impl<S: Simd> Gather<'_, S> {
 }
 
 impl Vector<'_> {
+    /// Codes and scales of a block.
+    #[inline(always)]
+    fn block<F: IntFormat>(&self, block: usize) -> [*const u8; FIELDS] {
+        let (codes, scales, runs) = (F::LINES * LINE, F::RUN * F::SCALES, block / F::RUN);
+        [
+            self.fields[0].wrapping_add(block * codes + runs * scales),
+            self.fields[1]
+                .wrapping_add(runs * (scales + F::RUN * codes) + block % F::RUN * F::SCALES),
+        ]
+    }
+
     /// The block to ask for while `block` is multiplied, which may be one of the next tile; asks
     /// for its scales.
     ///
@@ -336,36 +348,27 @@ impl Vector<'_> {
     /// The machine has `S`.
     #[inline(always)]
     unsafe fn due<S: Simd, F: IntFormat>(&self, block: usize) -> Due {
-        let (bytes, plan) = (F::LINES * LINE, self.part.plan);
-        let due = block + F::AHEAD.div_ceil(bytes).min(plan.blocks);
-        // Tiles lie one after the other, each with its codes and then its scales.
-        let (mut codes, mut scales) = (due * bytes, due * F::SCALES);
+        let plan = self.part.plan;
+        let (mut due, mut tile) = (block + F::AHEAD.div_ceil(F::LINES * LINE).min(plan.blocks), 0);
         if due >= plan.blocks {
-            codes += plan.tile_bytes - plan.blocks * bytes;
-            scales += plan.tile_bytes - plan.blocks * F::SCALES;
+            (due, tile) = (due - plan.blocks, plan.tile_bytes);
         }
+        let [codes, scales] = self.block::<F>(due);
         // SAFETY: the caller's promise; any address may be asked for.
-        unsafe { S::prefetch(self.fields[1].wrapping_add(scales)) };
-        Due(self.fields[0].wrapping_add(codes))
+        unsafe { S::prefetch(scales.wrapping_add(tile)) };
+        Due(codes.wrapping_add(tile))
     }
 
     /// What panel `panel` asks for while blocks are multiplied: its share of what lies behind them,
     /// which is the next tile behind the last one.
     #[inline(always)]
-    fn next_pass<F: IntFormat>(&self, blocks: Range<usize>, panel: usize) -> Next {
+    fn next_pass<F: IntFormat>(&self, blocks: Range<usize>, panel: usize) -> Next<'_> {
         let (plan, panels) = (self.part.plan, self.part.inputs.len().div_ceil(PANEL_ROWS));
         let share = F::LINES.div_ceil(panels);
         let lines = (panel * share).min(F::LINES)..((panel + 1) * share).min(F::LINES);
-        let offsets = if blocks.end == plan.blocks {
-            [plan.tile_bytes; FIELDS]
-        } else {
-            [blocks.end * F::LINES * LINE, blocks.end * F::SCALES]
-        };
-        let mut fields = self.fields;
-        for (field, offset) in fields.iter_mut().zip(offsets) {
-            *field = field.wrapping_add(offset);
-        }
-        Next { fields, lines, scales: panel == 0 }
+        let last = blocks.end == plan.blocks;
+        let (first, tile) = if last { (0, plan.tile_bytes) } else { (blocks.end, 0) };
+        Next { vector: self, first, tile, lines, scales: panel == 0 }
     }
 
     /// Number of the group's input `input` in the output, and its row.
@@ -606,7 +609,7 @@ unsafe fn int_panels<S: Simd, F: IntFormat>(
     // SAFETY: the caller's promise; as many vectors as the blocks unpack to are there.
     unsafe {
         for (at, block) in blocks.enumerate() {
-            F::unpack::<S>(&vector.fields, block, room.add(at * F::UNPACKED));
+            F::unpack::<S>(vector.block::<F>(block), room.add(at * F::UNPACKED));
         }
         each_panel::<S, F, true>(vector, from, room, &mut to);
     }
@@ -723,29 +726,32 @@ unsafe fn unpacked_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: u
 }
 
 /// What a panel asks for of the weights of the next pass.
-struct Next {
-    /// Codes and scales that the pass begins with.
-    fields: [*const u8; FIELDS],
+struct Next<'a> {
+    vector: &'a Vector<'a>,
+    /// The block that the pass begins with, and how far behind this tile its own lies.
+    first: usize,
+    tile: usize,
     /// Lines of each block's codes.
     lines: Range<usize>,
     /// Whether scales too.
     scales: bool,
 }
 
-impl Next {
+impl Next<'_> {
     /// Asks for the share of one block.
     ///
     /// # Safety
     /// The machine has `S`.
     #[inline(always)]
     unsafe fn ask<S: Simd, F: IntFormat>(&self, block: usize) {
+        let [codes, scales] = self.vector.block::<F>(self.first + block);
         // SAFETY: the caller's promise; any address may be asked for.
         unsafe {
             for line in self.lines.clone() {
-                S::prefetch_far(self.fields[0].wrapping_add((block * F::LINES + line) * LINE));
+                S::prefetch_far(codes.wrapping_add(self.tile + line * LINE));
             }
             if self.scales {
-                S::prefetch_far(self.fields[1].wrapping_add(block * F::SCALES));
+                S::prefetch_far(scales.wrapping_add(self.tile));
             }
         }
     }
@@ -772,7 +778,8 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
             let mut acc = [S::zero(); R];
             for block in vector.shard_starts[shard]..vector.shard_starts[shard + 1] {
                 // Later rows ask for what is there.
-                let mut due = Due(vector.fields[0].wrapping_add(block * F::LINES * LINE));
+                let fields = vector.block::<F>(block);
+                let mut due = Due(fields[0]);
                 if first {
                     due = vector.due::<S, F>(block);
                 }
@@ -780,7 +787,7 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
                 for x in &mut x {
                     *x = x.add(block * record);
                 }
-                F::step::<S, R, STRIDE>(&vector.fields, block, due, x, &mut acc);
+                F::step::<S, R, STRIDE>(fields, due, x, &mut acc);
             }
             // By number: an iterator over the array would copy it to memory.
             for r in 0..R {
