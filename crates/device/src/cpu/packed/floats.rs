@@ -4,10 +4,14 @@ use super::TILE_ROWS;
 use super::layout::LINE;
 use super::panel::{PANEL_ROWS, kernel_rows};
 use super::simd::Simd;
-use super::tile::{AHEAD, FloatFormat, Gather, Vector};
+use super::tile::{FloatFormat, Gather, Vector};
 use ironstar_quant::{SHARDS, part_blocks};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+
+/// How far ahead weights are asked for, in bytes: with so little work beside a line farther is no
+/// faster.
+const AHEAD: usize = 4096;
 
 /// Some shards of one vector of rows times all its inputs, several inputs at a time.
 ///

@@ -77,9 +77,6 @@ pub(crate) trait IntFormat: Rows {
     const LINES: usize;
     /// Bytes of its second field that a block takes.
     const SCALES: usize;
-    /// How far ahead weights are asked for, in bytes: more than a core reads while memory answers,
-    /// since a busy memory takes longer. The more work there is beside a line, the farther pays.
-    const AHEAD: usize = if Self::LINES > 8 { 8 << 10 } else { 6 << 10 };
     /// Blocks whose scales share a line: as `Plan` has it.
     const RUN: usize = if Self::SCALES < LINE { LINE / Self::SCALES } else { 1 };
     /// Vectors that a block unpacks to.
@@ -175,9 +172,9 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
 
 /// Most input rows of a part, so that they stay in the second-level cache while tiles pass by.
 pub(crate) const INPUTS: usize = 96;
-/// How far ahead weights of plain numbers are asked for, in bytes: what a core reads while memory
-/// answers.
-pub(super) const AHEAD: usize = 4096;
+/// How far ahead weights are asked for, in bytes: more than a core reads while an idle memory
+/// answers, since a busy one takes longer.
+const AHEAD: usize = 8 << 10;
 /// Bytes of a tile that stay in the first-level cache while input rows pass by.
 const RESIDENT: usize = 24 << 10;
 
@@ -349,7 +346,7 @@ impl Vector<'_> {
     #[inline(always)]
     unsafe fn due<S: Simd, F: IntFormat>(&self, block: usize) -> Due {
         let plan = self.part.plan;
-        let (mut due, mut tile) = (block + F::AHEAD.div_ceil(F::LINES * LINE).min(plan.blocks), 0);
+        let (mut due, mut tile) = (block + AHEAD.div_ceil(F::LINES * LINE).min(plan.blocks), 0);
         if due >= plan.blocks {
             (due, tile) = (due - plan.blocks, plan.tile_bytes);
         }
