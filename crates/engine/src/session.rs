@@ -226,15 +226,17 @@ impl Session {
             return Ok(Receipt::none());
         }
         let (tokens, backend) = (&self.timeline[..position], engine.backend.as_mut());
-        let mut blocks = Vec::new();
         let mut ready = std::mem::take(&mut self.ready);
-        for block in engine.store.missing(tokens) {
-            let bytes = match ready.iter_mut().find(|(of, _)| *of == block) {
-                Some((_, bytes)) => std::mem::take(bytes),
-                None => self.state().export_block(backend, block)?,
-            };
-            blocks.push((block, bytes));
+        let missing = engine.store.missing(tokens);
+        ready.retain(|(block, _)| missing.contains(block));
+        let lacking: Vec<usize> =
+            missing.into_iter().filter(|block| ready.iter().all(|(of, _)| of != block)).collect();
+        let mut blocks = ready;
+        for run in lacking.chunk_by(|a, b| a + 1 == *b) {
+            let run = run[0]..run[0] + run.len();
+            blocks.extend(run.clone().zip(self.state().export_blocks(backend, run)?));
         }
+        blocks.sort_by_key(|(block, _)| *block);
         let mut bytes = self.state().export_checkpoint(backend)?;
         let has_logits = self.logits_at == position;
         if has_logits {
@@ -256,10 +258,10 @@ impl Session {
         if blocks.is_empty() || engine.current_store().is_off() || !self.is_shareable(engine) {
             return Ok(());
         }
-        for block in blocks.take(READY_MAX.saturating_sub(self.ready.len())) {
-            let bytes = self.state().export_block(engine.backend.as_mut(), block)?;
-            self.ready.push((block, bytes));
-        }
+        let room = READY_MAX.saturating_sub(self.ready.len()).min(blocks.len());
+        let blocks = blocks.start..blocks.start + room;
+        let bytes = self.state().export_blocks(engine.backend.as_mut(), blocks.clone())?;
+        self.ready.extend(blocks.zip(bytes));
         Ok(())
     }
 

@@ -126,6 +126,20 @@ pub(crate) trait Driver: Send {
     }
     /// Copies from the device; waits for everything before.
     fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error>;
+    /// The same of many ranges, given in their order with their number, a long one in parts.
+    fn download_each(
+        &mut self,
+        ranges: &[(Address, usize)],
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), Error> {
+        let mut all = Vec::new();
+        for (index, (from, bytes)) in ranges.iter().enumerate() {
+            all.resize(*bytes, 0);
+            self.download(*from, &mut all)?;
+            take(index, &all);
+        }
+        Ok(())
+    }
     /// Lets kernels read and write memory of the host, as long as what comes back lives.
     fn lend(&mut self, _map: &Arc<Map>) -> Result<Lent, Error> {
         let found = format!("memory of the host for kernels of {}", self.name());

@@ -730,6 +730,21 @@ impl Backend for Gpu {
         exchange::look(self)
     }
 
+    fn read_each(
+        &mut self,
+        runs: &[(Buffer, usize, usize)],
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), Error> {
+        let place = |(from, offset, len): &(Buffer, usize, usize)| {
+            Ok((self.store.raw("read", *from, *offset, *len)?, *len))
+        };
+        let places: Vec<_> = runs.iter().map(place).collect::<Result<_, Error>>()?;
+        let _waiting = exchange::waiting(self);
+        self.flush()?;
+        self.driver.download_each(&places, take)?;
+        exchange::look(self)
+    }
+
     fn write_f32(&mut self, to: Buffer, offset: usize, values: &[f32]) -> Result<(), Error> {
         let ask = Ask { operation: "write_f32", operand: "the buffer" };
         let end = offset.saturating_add(values.len());

@@ -1,7 +1,7 @@
 //! Saved states of sessions: one prefix tree in memory and on disk.
 //!
 //! A node is a block of 128 tokens with the rows that it closed, or a checkpoint with the rest that
-//! a session needs to go on at a position (`State::export_block`, `State::export_checkpoint`). Its
+//! a session needs to go on at a position (`State::export_blocks`, `State::export_checkpoint`). Its
 //! name is a hash over the model and all tokens up to there, so whoever has the same tokens finds
 //! it: another session, a branch, the next run. A prefix that many share is there once. A
 //! checkpoint may also be found by what its tokens say ([`Store::tokens_of_text`]), for a client

@@ -33,6 +33,7 @@ use super::shape::Shape;
 use super::weights::parts;
 use crate::{Error, Fingerprint, Options, PlanLine, RowStorage};
 use ironstar_device::{Arena, Backend, Buffer, CompressState, Element, ROLLBACK_ROWS};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -543,10 +544,10 @@ impl State {
         pieces.all
     }
 
-    /// Rows that a block closed, layer by layer, keys and values before the indexer's.
-    fn block_pieces(&self, block: usize) -> Vec<Piece> {
+    /// Rows that blocks closed, layer by layer, keys and values before the indexer's.
+    fn block_pieces(&self, blocks: Range<usize>) -> Vec<Piece> {
         let mut pieces = Pieces::default();
-        let positions = block * BLOCK_TOKENS..(block + 1) * BLOCK_TOKENS;
+        let positions = blocks.start * BLOCK_TOKENS..blocks.end * BLOCK_TOKENS;
         for (layer, state) in self.layers.iter().enumerate() {
             pieces.stage = self.kept.stage_of(layer);
             let sizes = compressors(&self.kept.shape, &self.kept.options, layer, self.context);
@@ -559,13 +560,18 @@ impl State {
         pieces.all
     }
 
-    /// Rows of a block that is evaluated whole.
-    pub fn export_block(&self, backend: &mut dyn Backend, block: usize) -> Result<Vec<u8>, Error> {
-        if block >= self.position / BLOCK_TOKENS {
-            let (wanted, highest) = (block.saturating_add(1) * BLOCK_TOKENS, self.position);
+    /// Rows of blocks that are evaluated whole, each block's apart. Those of neighbours lie behind
+    /// one another on the device and are read together.
+    pub fn export_blocks(
+        &self,
+        backend: &mut dyn Backend,
+        blocks: Range<usize>,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        if blocks.end > self.position / BLOCK_TOKENS {
+            let (wanted, highest) = (blocks.end.saturating_mul(BLOCK_TOKENS), self.position);
             return Err(Error::Rewind { wanted, lowest: 0, highest });
         }
-        self.read_part(backend, Part::Block(block), 0)
+        self.read_blocks(backend, blocks)
     }
 
     /// What the position needs beside the rows of whole blocks before it.
@@ -696,7 +702,7 @@ fn ring_pieces(
     ring: Buffer,
     slots: usize,
     width: usize,
-    positions: std::ops::Range<usize>,
+    positions: Range<usize>,
 ) {
     let mut at = positions.start;
     while at < positions.end {
@@ -732,7 +738,7 @@ fn row_pieces(
     pieces: &mut Pieces,
     sizes: &CompressSizes,
     state: &CompressState,
-    positions: std::ops::Range<usize>,
+    positions: Range<usize>,
 ) {
     let (first, end) = (positions.start / sizes.ratio, positions.end / sizes.ratio);
     let (offset, len) = (first * sizes.row_elements(), (end - first) * sizes.row_elements());
@@ -748,14 +754,15 @@ fn read_pieces(
     header_bytes: usize,
 ) -> Result<Vec<u8>, Error> {
     let total: usize = pieces.iter().map(Piece::bytes).sum();
-    let mut bytes = vec![0; header_bytes + total];
-    let mut rest = &mut bytes[header_bytes..];
-    for piece in pieces {
-        let (now, later) = rest.split_at_mut(piece.bytes());
-        backend.read(piece.buffer, piece.offset, now)?;
-        rest = later;
-    }
+    let mut bytes = vec![0; header_bytes];
+    bytes.reserve_exact(total);
+    backend.read_each(&runs(pieces), &mut |_, part| bytes.extend_from_slice(part))?;
     Ok(bytes)
+}
+
+/// Pieces as a backend reads them.
+fn runs(pieces: &[Piece]) -> Vec<(Buffer, usize, usize)> {
+    pieces.iter().map(|piece| (piece.buffer, piece.offset, piece.bytes())).collect()
 }
 
 /// Nothing is written unless all bytes have their place.

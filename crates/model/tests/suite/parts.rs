@@ -54,8 +54,12 @@ impl Bench {
 
     /// Blocks and checkpoint of a state.
     fn take_apart(&mut self, state: &State) -> (Vec<Vec<u8>>, Vec<u8>) {
-        let blocks = 0..state.position() / BLOCK_TOKENS;
-        let blocks = blocks.map(|b| state.export_block(&mut self.cpu, b).unwrap()).collect();
+        let count = state.position() / BLOCK_TOKENS;
+        let blocks = state.export_blocks(&mut self.cpu, 0..count).unwrap();
+        for (block, together) in blocks.iter().enumerate() {
+            let alone = state.export_blocks(&mut self.cpu, block..block + 1).unwrap();
+            assert!(alone[..] == [together.clone()], "block {block}");
+        }
         (blocks, state.export_checkpoint(&mut self.cpu).unwrap())
     }
 }
@@ -131,7 +135,7 @@ fn wrong_parts_are_refused_and_change_nothing() {
         let error = state.import_checkpoint(&mut bench.cpu, position, bytes).unwrap_err();
         assert!(matches!(error, Error::Saved { .. }), "{error}");
     }
-    assert!(state.export_block(&mut bench.cpu, 2).is_err(), "not closed yet");
+    assert!(state.export_blocks(&mut bench.cpu, 1..3).is_err(), "not closed yet");
     assert!(state.save(&mut bench.cpu).unwrap() == whole);
 }
 

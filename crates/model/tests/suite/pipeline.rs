@@ -178,7 +178,7 @@ fn a_state_moves_between_any_numbers_of_nodes() {
     let at = 200;
     let parts = |runner: &mut Runner| {
         runner.step(&case.tokens[..at]);
-        let block = runner.state.export_block(&mut runner.cpu, 0).unwrap();
+        let block = runner.state.export_blocks(&mut runner.cpu, 0..1).unwrap().remove(0);
         let checkpoint = runner.state.export_checkpoint(&mut runner.cpu).unwrap();
         (runner.saved(), block, checkpoint)
     };

@@ -262,7 +262,7 @@ impl Stream {
         check("copying to the card", status)
     }
 
-    /// Copies to pinned memory.
+    /// Copies to pinned memory, so many bytes from its start.
     ///
     /// # Safety
     /// `bytes` at `from` are device memory of this context, and `to` is not read or written until
@@ -270,11 +270,13 @@ impl Stream {
     pub(super) unsafe fn copy_out(
         &self,
         from: u64,
-        to: &Pinned,
+        (to, at): (&Pinned, usize),
         bytes: usize,
     ) -> Result<(), Error> {
-        assert!(bytes <= to.bytes, "the copy is inside the pinned memory");
-        let target = to.memory.as_ptr().cast();
+        let fits = at.checked_add(bytes).is_some_and(|end| end <= to.bytes);
+        assert!(fits, "the copy is inside the pinned memory");
+        // SAFETY: the offset is inside the allocation.
+        let target = unsafe { to.memory.as_ptr().add(at) }.cast();
         // SAFETY: the caller's promise, and the length was checked.
         let status = unsafe { sys::cuMemcpyDtoHAsync_v2(target, from, bytes, self.0) };
         check("copying from the card", status)
@@ -341,12 +343,11 @@ impl Pinned {
         write(unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), bytes) });
     }
 
-    /// Gives the first bytes.
-    pub(super) fn read(&self, bytes: &mut [u8]) {
-        assert!(bytes.len() <= self.bytes, "the bytes fit the pinned memory");
-        let source = self.memory.as_ptr().cast_const();
-        // SAFETY: as in `fill`; pinned memory is given zeroed or was written by the card.
-        unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(source, bytes.len()) };
+    /// What the card has written; the caller has waited for the copies.
+    pub(super) fn read(&self) -> &[u8] {
+        // SAFETY: the whole allocation, which was cleared or written by the card; as long as this
+        // borrow lives its owner starts no copy into it.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.bytes) }
     }
 }
 

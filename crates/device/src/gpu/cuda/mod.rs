@@ -336,6 +336,19 @@ impl Driver for Cuda {
         self.waited()
     }
 
+    fn download_each(
+        &mut self,
+        ranges: &[(Address, usize)],
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), Error> {
+        self.outside_capture("download")?;
+        for (from, bytes) in ranges {
+            self.inside("download", *from, *bytes)?;
+        }
+        self.staging.download_each(&self.context, &self.main, ranges, take)?;
+        self.waited()
+    }
+
     fn lend(&mut self, map: &Arc<Map>) -> Result<Lent, Error> {
         self.outside_capture("lend")?;
         peer::lend(&self.context, map)

@@ -5,7 +5,7 @@
 //! their own and send on streams of their own, so that reading the source, which may be a mapped
 //! file, overlaps with the bus. Either way the call is back as soon as the source was read.
 
-use super::super::driver::Fill;
+use super::super::driver::{Address, Fill};
 use super::context::{Context, Event, Pinned, Stream};
 use crate::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +20,11 @@ const PIECE_BYTES: usize = 4 << 20;
 const LANES_MAX: usize = 8;
 /// Pieces of a thread that may be on their way at once.
 const LANE_SLOTS: usize = 2;
+
+/// Slots of large downloads, which are as large as pieces.
+const DOWN_SLOTS: usize = 2;
+/// What parts of a slot begin at a multiple of.
+const PART_ALIGN: usize = 64;
 
 /// Pinned memory, and when it may be used again.
 struct Slot {
@@ -89,7 +94,7 @@ pub(super) struct Staging {
     /// Made at the first large upload.
     lanes: Vec<Lane>,
     /// Made at the first large download.
-    down: Option<Slot>,
+    down: Vec<Slot>,
     /// Where the main stream was when a large upload began.
     before: Event,
 }
@@ -98,8 +103,8 @@ impl Staging {
     pub(super) fn new(context: &Context) -> Result<Staging, Error> {
         let small = (0..SMALL_SLOTS).map(|_| Slot::new(context, SMALL_BYTES));
         let small = small.collect::<Result<_, _>>()?;
-        let (lanes, before) = (Vec::new(), context.event(false)?);
-        Ok(Staging { small, next_small: 0, lanes, down: None, before })
+        let (lanes, down, before) = (Vec::new(), Vec::new(), context.event(false)?);
+        Ok(Staging { small, next_small: 0, lanes, down, before })
     }
 
     /// Copies to device memory, after everything on the main stream and before what follows.
@@ -154,25 +159,102 @@ impl Staging {
         from: u64,
         bytes: &mut [u8],
     ) -> Result<(), Error> {
-        let piece_bytes = if bytes.len() <= SMALL_BYTES { SMALL_BYTES } else { PIECE_BYTES };
-        if piece_bytes == PIECE_BYTES && self.down.is_none() {
-            self.down = Some(Slot::new(context, PIECE_BYTES)?);
+        if bytes.len() > SMALL_BYTES {
+            let (whole, mut at) = ([(Address(from), bytes.len())], 0);
+            return self.download_each(context, main, &whole, &mut |_, part| {
+                bytes[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            });
         }
-        for (piece, bytes) in bytes.chunks_mut(piece_bytes).enumerate() {
-            let slot = match &mut self.down {
-                Some(down) if piece_bytes == PIECE_BYTES => down,
-                _ => {
-                    self.next_small = (self.next_small + 1) % SMALL_SLOTS;
-                    &mut self.small[self.next_small]
+        self.next_small = (self.next_small + 1) % SMALL_SLOTS;
+        let slot = &self.small[self.next_small];
+        slot.sent.wait()?;
+        // SAFETY: `from` is the caller's allocation; the memory is read after the wait below.
+        unsafe { main.copy_out(from, (&slot.memory, 0), bytes.len()) }?;
+        main.wait()?;
+        bytes.copy_from_slice(&slot.memory.read()[..bytes.len()]);
+        Ok(())
+    }
+
+    /// Copies many ranges, as many at once as a slot has room for; while those of one slot are
+    /// given out, the next ones come to the other.
+    pub(super) fn download_each(
+        &mut self,
+        context: &Context,
+        main: &Stream,
+        ranges: &[(Address, usize)],
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), Error> {
+        while self.down.len() < DOWN_SLOTS {
+            self.down.push(Slot::new(context, PIECE_BYTES)?);
+        }
+        let loads = loads(ranges);
+        for turn in 0..=loads.len() {
+            if let Some(load) = loads.get(turn) {
+                let slot = &self.down[turn % DOWN_SLOTS];
+                for part in load {
+                    // SAFETY: the ranges are the caller's allocations; the slot's last load was
+                    // waited for, and this one is read after the wait below.
+                    unsafe { main.copy_out(part.from, (&slot.memory, part.at), part.bytes) }?;
                 }
-            };
+                main.record(&slot.sent)?;
+            }
+            let Some(before) = turn.checked_sub(1) else { continue };
+            let slot = &self.down[before % DOWN_SLOTS];
             slot.sent.wait()?;
-            let from = from + (piece * piece_bytes) as u64;
-            // SAFETY: `from` is the caller's allocation; the memory is read after the wait below.
-            unsafe { main.copy_out(from, &slot.memory, bytes.len()) }?;
-            main.wait()?;
-            slot.memory.read(bytes);
+            for part in &loads[before] {
+                take(part.range, &slot.memory.read()[part.at..][..part.bytes]);
+            }
         }
         Ok(())
+    }
+}
+
+/// A part of a range, and where it comes to in a slot.
+#[derive(Debug, PartialEq, Eq)]
+struct Part {
+    range: usize,
+    from: u64,
+    at: usize,
+    bytes: usize,
+}
+
+/// Ranges cut into loads of a slot, in their order.
+fn loads(ranges: &[(Address, usize)]) -> Vec<Vec<Part>> {
+    let (mut loads, mut load, mut at) = (Vec::new(), Vec::new(), 0);
+    for (range, (from, bytes)) in ranges.iter().enumerate() {
+        let mut done = 0;
+        while done < *bytes {
+            if at == PIECE_BYTES {
+                loads.push(std::mem::take(&mut load));
+                at = 0;
+            }
+            let now = (bytes - done).min(PIECE_BYTES - at);
+            load.push(Part { range, from: from.0 + done as u64, at, bytes: now });
+            done += now;
+            at = (at + now).next_multiple_of(PART_ALIGN);
+        }
+    }
+    loads.extend((!load.is_empty()).then_some(load));
+    loads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_into_loads() {
+        let part = |range, from: usize, at, bytes| Part { range, from: from as u64, at, bytes };
+        let most = PIECE_BYTES;
+        let ranges = [(Address(0), 5), (Address(100), most), (Address(9), 0), (Address(50), 3)];
+        let first = most - PART_ALIGN;
+        let wanted = vec![
+            vec![part(0, 0, 0, 5), part(1, 100, PART_ALIGN, first)],
+            vec![part(1, 100 + first, 0, PART_ALIGN), part(3, 50, PART_ALIGN, 3)],
+        ];
+        assert_eq!(loads(&ranges), wanted);
+        assert_eq!(loads(&[(Address(7), most)]), [[part(0, 7, 0, most)]]);
+        assert!(loads(&[]).is_empty());
     }
 }

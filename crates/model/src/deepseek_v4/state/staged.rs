@@ -1,16 +1,17 @@
 //! Parts of a state in and out, wherever they are: here, or on the other nodes of a pipeline, which
 //! have the layers that this one has not. The bytes are those of one machine, whatever the cut.
 
-use super::{BLOCK_TOKENS, Part, Piece, State, read_pieces, write_pieces};
+use super::{BLOCK_TOKENS, Part, Piece, State, read_pieces, runs, write_pieces};
 use crate::Error;
 use crate::deepseek_v4::pipeline::Pipe;
 use ironstar_device::Backend;
+use std::ops::Range;
 
 impl State {
     pub(super) fn pieces_of(&self, part: Part) -> Vec<Piece> {
         match part {
             Part::Whole(position) => self.pieces(position, 0),
-            Part::Block(block) => self.block_pieces(block),
+            Part::Block(block) => self.block_pieces(block..block + 1),
             Part::Checkpoint(position) => {
                 self.pieces(position, position / BLOCK_TOKENS * BLOCK_TOKENS)
             }
@@ -56,6 +57,37 @@ impl State {
             }
         }
         Ok(bytes)
+    }
+
+    /// Bytes of blocks, each as [`State::read_part`] gives them.
+    pub(super) fn read_blocks(
+        &self,
+        backend: &mut dyn Backend,
+        blocks: Range<usize>,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        if self.led().is_some() {
+            return blocks.map(|block| self.read_part(backend, Part::Block(block), 0)).collect();
+        }
+        let (count, pieces) = (blocks.len(), self.block_pieces(blocks));
+        // Every piece has as many bytes of each block.
+        let each: Vec<usize> = pieces.iter().map(|piece| piece.bytes() / count).collect();
+        let mut all = vec![Vec::with_capacity(each.iter().sum()); count];
+        let (mut now, mut block, mut missing) = (usize::MAX, 0, 0);
+        backend.read_each(&runs(&pieces), &mut |piece, mut part| {
+            if piece != now {
+                (now, block, missing) = (piece, 0, each[piece]);
+            }
+            while !part.is_empty() {
+                if missing == 0 {
+                    (block, missing) = (block + 1, each[piece]);
+                }
+                let (own, later) = part.split_at(part.len().min(missing));
+                all[block].extend_from_slice(own);
+                missing -= own.len();
+                part = later;
+            }
+        })?;
+        Ok(all)
     }
 
     /// Puts a part where it belongs; its size was checked.
