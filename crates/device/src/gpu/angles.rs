@@ -36,5 +36,5 @@ pub(super) fn angles_at(
             fill(positions, rows);
         }
     });
-    recorder.put(rows.iter().flat_map(|value| value.to_le_bytes()))
+    recorder.put_floats(&rows)
 }

@@ -146,8 +146,11 @@ pub(super) struct Recorder {
 /// Most lists that are remembered, and most launches of a list that is.
 const KNOWN_MAX: usize = 256;
 const LAUNCHES_MAX: usize = 1 << 13;
-/// Launches of a long step that are run together.
+/// Launches of a long step that are run together: few at first, so that the device has work while
+/// the host makes the step's tables.
 const PORTION: usize = 64;
+const PORTION_FIRST: usize = 4;
+const PORTION_GROWTH: usize = 4;
 /// Launches of a step's first list, where it is cut, and how many times as long the next ones are:
 /// the device works on one while the next is recorded.
 const CUT_FIRST: usize = 20;
@@ -160,7 +163,7 @@ impl Recorder {
         debug_assert!(self.list.commands.is_empty(), "the last step was flushed");
         self.data.clear();
         self.uploaded = 0;
-        self.next_cut = CUT_FIRST;
+        self.next_cut = if long { PORTION_FIRST } else { CUT_FIRST };
     }
 
     /// Runs what was recorded if it is long enough, so that the device need not wait for the rest.
@@ -177,6 +180,16 @@ impl Recorder {
         let at = self.data.len().next_multiple_of(16);
         self.data.resize(at, 0);
         self.data.extend(bytes);
+        Place::Step(at as u64)
+    }
+
+    /// The same of floats, which may be very many.
+    pub fn put_floats(&mut self, values: &[f32]) -> Place {
+        let at = self.data.len().next_multiple_of(16);
+        self.data.resize(at + size_of_val(values), 0);
+        for (bytes, value) in self.data[at..].as_chunks_mut::<4>().0.iter_mut().zip(values) {
+            *bytes = value.to_le_bytes();
+        }
         Place::Step(at as u64)
     }
 
@@ -203,13 +216,16 @@ impl Recorder {
 
     /// Whether what was recorded is to run now.
     pub fn is_due(&self) -> bool {
-        self.long && !self.reorder && self.list.commands.len() >= PORTION
+        self.long && !self.reorder && self.list.commands.len() >= self.next_cut
     }
 
     /// Runs what was recorded. After an error nothing of it is left.
     pub fn flush(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
         if self.list.commands.is_empty() {
             return Ok(());
+        }
+        if self.long {
+            self.next_cut = self.next_cut.saturating_mul(PORTION_GROWTH).min(PORTION);
         }
         let list = std::mem::take(&mut self.list);
         self.upload(driver)?;
