@@ -53,7 +53,10 @@ fn answer(engine: &mut Engine, session: &mut Session, tokens: usize) -> Outcome<
 pub fn first_token(engine: &mut Engine, prompt: &[u32]) -> Outcome<()> {
     let mut session = engine.session(prompt.len() + 8)?;
     let before = &prompt[..prompt.len() - 1];
+    let begun = Instant::now();
     session.sync(engine, before, &mut |_| {}, &CancelFlag::default())?;
+    let ms = milliseconds(begun);
+    println!("the prompt once more: {:.1} tokens/s ({ms:.1} ms)", 1e3 * count(before.len()) / ms);
     let begun = Instant::now();
     session.sync(engine, prompt, &mut |_| {}, &CancelFlag::default())?;
     answer(engine, &mut session, 1)?;
