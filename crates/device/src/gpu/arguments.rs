@@ -346,6 +346,20 @@ unsafe impl Arguments for SpreadArgs {
     const NAME: &'static str = "SpreadArgs";
 }
 
+/// Mixing matrices of many rows.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct MixingArgs {
+    pub rows: u32,
+    pub iterations: u32,
+    pub eps: f32,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of three u32 and an f32.
+unsafe impl Arguments for MixingArgs {
+    const NAME: &'static str = "MixingArgs";
+}
+
 /// Steering.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -569,6 +583,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<RmsArgs>(),
     twin::<HcArgs>(),
     twin::<SpreadArgs>(),
+    twin::<MixingArgs>(),
     twin::<SteerArgs>(),
     twin::<GatherArgs>(),
     twin::<HeadArgs>(),

@@ -42,6 +42,7 @@ pub(super) enum Scratch {
     Gathered,
     Candidates,
     Streams,
+    Pooled,
     DrawTops,
     DrawWeights,
     DrawParts,

@@ -354,3 +354,47 @@ fn mixing_of_many_rows() {
     let kept = [0, 127];
     assert!(mixed(128, kept, false) == mixed(128, kept, true), "other bits");
 }
+
+/// Rows of a compressor and its rings after steps of so many tokens, with groups of 64.
+fn compressed(mut bench: Bench, steps: &[usize]) -> Vec<Vec<u32>> {
+    let (ratio, width, tokens, capacity) = (64, 128, 200, 96);
+    let mut numbers = Numbers(33);
+    let rope = bench.cpu.rope(&[1.0, 0.3]).expect("a table");
+    let all = [0, 1].map(|_| numbers.floats(tokens * width, 2.0));
+    let (positions, norm) = (numbers.floats(ratio * width, 1.0), numbers.floats(width, 1.0));
+    let (positions, norm) = (bench.floats(&positions), bench.floats(&norm));
+    let [values, scores, rows] =
+        [capacity, capacity, tokens / ratio].map(|rows| bench.zeros(rows * width));
+    let states = [CompressState { values, scores, capacity, rows }];
+    let mut at = 0;
+    for n in steps {
+        bench.cpu.begin(&Step::single(&vec![0; *n], at)).expect("a step");
+        let [values, scores] = [0, 1].map(|i| bench.floats(&all[i][at * width..(at + n) * width]));
+        let (kind, eps, parts) = (RowKind::Kv { round_trip: true }, 1e-6, 1);
+        let states = &states;
+        let call = Compress {
+            values,
+            scores,
+            positions,
+            norm,
+            eps,
+            rope,
+            ratio,
+            parts,
+            width,
+            kind,
+            states,
+        };
+        bench.cpu.compress(&call).expect("fits");
+        at += n;
+    }
+    [values, scores, rows].map(|buffer| bits(&bench.read(buffer))).to_vec()
+}
+
+/// Groups of many tokens that close in a long step.
+#[test]
+fn long_groups() {
+    let wanted = compressed(Bench::scalar(), &[200]);
+    assert!(compressed(Bench::gpu(), &[200]) == wanted, "other bits");
+    assert!(compressed(Bench::gpu(), &[70, 16, 114]) == wanted, "other bits in parts");
+}

@@ -3,13 +3,16 @@
 use super::super::arguments::CompressArgs;
 use super::super::lanes::hidden;
 use super::super::store::Ask;
-use super::super::{Gpu, check, size, small};
+use super::super::{Gpu, Scratch, check, size, small};
 use super::ROW_GROUP;
 use super::heads::check_row;
 use crate::{Compress, Element, Error, ROLLBACK_ROWS, RowKind};
 use ironstar_quant::fp4;
 
 const OPERATION: &str = "compress";
+/// Tokens of groups from which on several groups of threads pool a row, and their threads.
+const LONG_TOKENS: usize = 32;
+const POOL_GROUP: u32 = 64;
 
 fn check_shape(gpu: &Gpu, a: &Compress<'_>) -> Result<(), Error> {
     check(
@@ -117,13 +120,27 @@ pub(in super::super) fn compress(gpu: &mut Gpu, a: &Compress<'_>) -> Result<(), 
         RowKind::Kv { .. } => hidden::ROWS,
     };
     let together = gpu.rows.spans.iter().all(|span| span.rows.len() <= slack);
+    let pooled = match !together && a.parts * a.ratio >= LONG_TOKENS {
+        true => Some(gpu.scratch(Scratch::Pooled, size(&[closing as usize, a.width, 4]))?),
+        false => None,
+    };
     gpu.through_tables(memory, memory);
     if together {
         return gpu.beside(|gpu| {
             gpu.launch("compress", [closing + n, 1, 1], ROW_GROUP, &places, &arguments)
         });
     }
-    gpu.launch("compress", [closing, 1, 1], ROW_GROUP, &places, &arguments)?;
+    if let Some(pooled) = pooled {
+        let from = [values, scores, positions, groups, spans, states, pooled];
+        let grid = [closing, arguments.width.div_ceil(POOL_GROUP), 1];
+        gpu.launch("pool_long", grid, POOL_GROUP, &from, &arguments)?;
+        let mut places = places;
+        places[0] = pooled;
+        gpu.through_tables(memory, memory);
+        gpu.launch("compress_pooled", [closing, 1, 1], ROW_GROUP, &places, &arguments)?;
+    } else {
+        gpu.launch("compress", [closing, 1, 1], ROW_GROUP, &places, &arguments)?;
+    }
     gpu.through_tables(memory, memory);
     let keep = CompressArgs { closing: 0, ..arguments };
     gpu.launch("compress", [n, 1, 1], ROW_GROUP, &places, &keep)

@@ -3,7 +3,7 @@
 use super::super::arguments::{ActivateArgs, CellsArgs, RouteArgs, SortArgs, TileOfSlots};
 use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{Gpu, Scratch, Shortcuts, Weights, check, size, small};
+use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, Weights, check, size, small};
 use super::decode::{self, Staged};
 use super::products::{INPUTS, Input, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
 use super::{GROUP, ROW_GROUP, SIMDGROUPS, big, chosen, few};
@@ -13,8 +13,10 @@ use ironstar_quant::Activation;
 /// `EXPERTS_MAX` and `CHOICES_MAX` of the kernels.
 const EXPERTS_MAX: usize = 1024;
 const CHOICES_MAX: usize = 64;
-/// From so many slots on, every expert looks for its own by a simdgroup.
+/// From so many slots on, they are sorted by several groups, each of which has a chunk of them.
 const SORT_TOGETHER: usize = 512;
+/// `SORT_CHUNK` of the kernels.
+const SORT_CHUNK: usize = 256;
 
 pub(in super::super) fn route(gpu: &mut Gpu, a: &Route) -> Result<(), Error> {
     let operation = "route";
@@ -218,11 +220,13 @@ impl Half<'_> {
             copies: small(operation, ways)?,
         };
         let places = [gate, up, self.gains.unwrap_or(Place::NONE), out, scales];
-        let grid = [arguments.blocks.div_ceil(SIMDGROUPS), 1, 1];
-        let name = match block == 256 && ways == 1 && inner.is_multiple_of(block) && quantised {
-            true => "activate_256",
-            false => "activate",
+        let whole = ways == 1 && inner.is_multiple_of(block);
+        let (name, each) = match activation {
+            Activation::Int8x256 if whole => ("activate_256", SIMDGROUPS),
+            Activation::Int8x32 if whole && self.slots > SOME_ROWS => ("activate_32", GROUP / 4),
+            _ => ("activate", SIMDGROUPS),
         };
+        let grid = [arguments.blocks.div_ceil(each), 1, 1];
         gpu.launch(name, grid, GROUP, &places, &arguments)?;
         Ok([out, if quantised { scales } else { Place::NONE }])
     }
@@ -249,11 +253,12 @@ fn sort(
     if slots < SORT_TOGETHER {
         gpu.launch("sort_slots", [1, 1, 1], ROW_GROUP, &[ids, order, starts, list], &arguments)?;
     } else {
-        let counts = gpu.scratch(Scratch::Counts, size(&[experts, 4]))?;
-        let grid = [arguments.experts.div_ceil(SIMDGROUPS), 1, 1];
-        gpu.launch("count_slots", grid, GROUP, &[ids, counts], &arguments)?;
+        let chunks = slots.div_ceil(SORT_CHUNK);
+        let counts = gpu.scratch(Scratch::Counts, size(&[chunks, experts, 4]))?;
+        let grid = [small(operation, chunks)?, 1, 1];
+        gpu.launch("count_slots", grid, ROW_GROUP, &[ids, counts], &arguments)?;
         let places = [ids, counts, order, starts, list];
-        gpu.launch("place_slots", grid, GROUP, &places, &arguments)?;
+        gpu.launch("place_slots", grid, ROW_GROUP, &places, &arguments)?;
     }
     Ok(Sorted { order, tiles: list, count: tiles, width })
 }
@@ -374,6 +379,10 @@ fn add_cells(
         experts: small("experts", cells.experts)?,
         pad: 0,
     };
-    let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
-    gpu.launch("expert_cells", grid, GROUP, &places, &arguments)
+    let (name, each) = match gpu.rows.len() > SOME_ROWS && width.is_multiple_of(4) {
+        true => ("expert_cells_four", 4),
+        false => ("expert_cells", 1),
+    };
+    let grid = [arguments.width.div_ceil(GROUP * each), gpu.n(), 1];
+    gpu.launch(name, grid, GROUP, &places, &arguments)
 }

@@ -1,12 +1,12 @@
 //! Embedding, hyper-connections, norms, row copies.
 
 use super::super::arguments::{
-    EmbedArgs, GatherArgs, HcArgs, RmsArgs, ShardsArgs, SpreadArgs, SteerArgs,
+    EmbedArgs, GatherArgs, HcArgs, MixingArgs, RmsArgs, ShardsArgs, SpreadArgs, SteerArgs,
 };
 use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{FEW_ROWS, Gpu, Pending, Scratch, Shortcuts, check, size, small};
+use super::super::{FEW_ROWS, Gpu, Pending, SOME_ROWS, Scratch, Shortcuts, check, size, small};
 use super::products::{Input, Product, product};
 use super::{GROUP, ROW_GROUP, STREAMS_GROUP, big, decode};
 use crate::{
@@ -203,7 +203,7 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
             (x, mixes, shards)
         }
     };
-    let few = n <= FEW_ROWS;
+    let (few, many) = (n <= FEW_ROWS, n > SOME_ROWS && registers_kernel(s, width).is_some());
     let arguments = HcArgs {
         streams: small(operation, s)?,
         width: small(operation, width)?,
@@ -211,7 +211,7 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
         norm_eps: a.norm_eps,
         hc_eps: a.hc_eps,
         shards,
-        split: u32::from(few),
+        split: if many { 2 } else { u32::from(few) },
     };
     let mut places = [Place::NONE; 13];
     places[..8].copy_from_slice(&[from, mixes, base, scale, norm, out, post, comb]);
@@ -225,7 +225,15 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     // moves the streams to their place.
     let parts = if few { sections + 1 + u32::from(ahead.is_some()) } else { 1 };
     places[12] = x;
-    gpu.launch(name, [gpu.n(), parts, 1], STREAMS_GROUP, &places, &arguments)
+    gpu.launch(name, [gpu.n(), parts, 1], STREAMS_GROUP, &places, &arguments)?;
+    if !many {
+        return Ok(());
+    }
+    let HcArgs { iterations, hc_eps: eps, .. } = arguments;
+    let arguments = MixingArgs { rows: gpu.n(), iterations, eps, pad: 0 };
+    // Half a simdgroup a row.
+    let grid = [gpu.n().div_ceil(GROUP / 16), 1, 1];
+    gpu.launch("hc_mixing", grid, GROUP, &[comb], &arguments)
 }
 
 pub(in super::super) fn hc_head(gpu: &mut Gpu, a: &HcHead) -> Result<(), Error> {
