@@ -309,6 +309,12 @@ fn large_stacks() {
     }
 }
 
+/// So many slots that several groups sort them.
+#[test]
+fn many_slots() {
+    same_experts([4, 256, 256, 32, 130]);
+}
+
 /// Large tiles whose shards stay apart: those of the shared expert's last matrix.
 #[test]
 fn large_shards() {
@@ -317,8 +323,8 @@ fn large_shards() {
 
 /// The streams of `n` equal-seeded rows mixed on a GPU: what is left of the rows `kept`, each of
 /// which is in a step of its own if `alone`.
-fn mixed(n: usize, kept: [usize; 2], alone: bool) -> Vec<u32> {
-    let (streams, width) = (4, 256);
+fn mixed(n: usize, width: usize, kept: [usize; 2], alone: bool) -> Vec<u32> {
+    let streams = 4;
     let mut numbers = Numbers(31);
     let all = numbers.floats(n * streams * width, 1.0);
     let matrix = encode(Format::F16, &numbers.floats(24 * streams * width, 0.2));
@@ -337,12 +343,17 @@ fn mixed(n: usize, kept: [usize; 2], alone: bool) -> Vec<u32> {
         let call =
             HcPre { x, streams, weights, norm, norm_eps, hc_eps, iterations, out, post, comb };
         bench.cpu.hc_pre(&call).expect("fits");
-        bits(&bench.read(out))
+        [out, post, comb].map(|buffer| bits(&bench.read(buffer)))
     };
-    let whole = if alone { Vec::new() } else { mix(&all) };
+    let whole = if alone { Default::default() } else { mix(&all) };
+    let of = |whole: &[Vec<u32>; 3], row: usize| {
+        let part = |values: &Vec<u32>, each: usize| values[row * each..(row + 1) * each].to_vec();
+        let [out, post, comb] = whole;
+        [part(out, width), part(post, streams), part(comb, streams * streams)].concat()
+    };
     let mut one = |row: usize| match alone {
-        true => mix(&all[row * streams * width..(row + 1) * streams * width]),
-        false => whole[row * width..(row + 1) * width].to_vec(),
+        true => of(&mix(&all[row * streams * width..(row + 1) * streams * width]), 0),
+        false => of(&whole, row),
     };
     kept.map(&mut one).concat()
 }
@@ -351,15 +362,18 @@ fn mixed(n: usize, kept: [usize; 2], alone: bool) -> Vec<u32> {
 /// rows.
 #[test]
 fn mixing_of_many_rows() {
-    let kept = [0, 127];
-    assert!(mixed(128, kept, false) == mixed(128, kept, true), "other bits");
+    for (n, width) in [(128, 256), (19, 1024)] {
+        let kept = [0, n - 1];
+        assert!(mixed(n, width, kept, false) == mixed(n, width, kept, true), "other bits of {n}");
+    }
 }
 
 /// Rows of a compressor and its rings after steps of so many tokens, with groups of 64.
 fn compressed(mut bench: Bench, steps: &[usize]) -> Vec<Vec<u32>> {
     let (ratio, width, tokens, capacity) = (64, 128, 200, 96);
     let mut numbers = Numbers(33);
-    let rope = bench.cpu.rope(&[1.0, 0.3]).expect("a table");
+    let frequencies: Vec<f32> = (0..32).map(|i| 0.7f32.powi(i)).collect();
+    let rope = bench.cpu.rope(&frequencies).expect("a table");
     let all = [0, 1].map(|_| numbers.floats(tokens * width, 2.0));
     let (positions, norm) = (numbers.floats(ratio * width, 1.0), numbers.floats(width, 1.0));
     let (positions, norm) = (bench.floats(&positions), bench.floats(&norm));
