@@ -4,10 +4,19 @@ use crate::failure::Failure;
 use std::path::Path;
 
 /// Refuses a path where writing would destroy an input, something that is no regular file, or,
-/// without `force`, any file.
+/// without `force`, any file; and one in a folder that is not there, before hours of work are lost.
 pub fn check(path: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> {
-    let Ok(there) = std::fs::metadata(path) else { return Ok(()) };
     let shown = path.display();
+    let Ok(there) = std::fs::metadata(path) else {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        return match folder {
+            Some(folder) if !folder.is_dir() => Err(Failure::caller(format!(
+                "{shown}: there is no folder {}; make it, or name another file",
+                folder.display()
+            ))),
+            _ => Ok(()),
+        };
+    };
     if !there.is_file() {
         return Err(Failure::caller(format!(
             "{shown} is not a regular file; name a file that can be replaced"
@@ -43,6 +52,8 @@ mod tests {
         assert!(refused(&file, &[], false).contains("--force"));
         assert!(refused(&file, &[&folder.join(".").join("file")], true).contains("is read"));
         assert!(refused(&folder, &[], true).contains("regular"));
+        assert!(refused(&folder.join("none").join("file"), &[], true).contains("no folder"));
+        assert!(refused(&file.join("under a file"), &[], true).contains("no folder"));
         #[cfg(unix)]
         assert!(refused(Path::new("/dev/null"), &[], true).contains("regular"));
         std::fs::remove_dir_all(&folder).expect("it is ours");
