@@ -511,8 +511,9 @@ pub(crate) struct AttendArgs {
     pub made: u32,
     pub eps: f32,
     pub single: u32,
+    pub splits: u32,
 }
-// SAFETY: repr(C) of sixteen 4-byte numbers.
+// SAFETY: repr(C) of seventeen 4-byte numbers.
 unsafe impl Arguments for AttendArgs {
     const NAME: &'static str = "AttendArgs";
 }

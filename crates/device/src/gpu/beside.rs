@@ -1,16 +1,16 @@
 //! What an operation says of the launches that it records: which others they need not wait for.
 
 use super::Gpu;
-use super::{Error, FEW_ROWS};
+use super::{Error, SOME_ROWS};
 
 impl Gpu {
-    /// Records what may run beside the launches around it, where there are so few rows that each
+    /// Records what may run beside the launches around it, where there are so few rows that it
     /// leaves most of a card idle.
     pub(super) fn beside<T>(
         &mut self,
         run: impl FnOnce(&mut Gpu) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let before = std::mem::replace(&mut self.beside, self.rows.len() <= FEW_ROWS);
+        let before = std::mem::replace(&mut self.beside, self.rows.len() <= SOME_ROWS);
         let result = run(self);
         self.beside = before;
         result

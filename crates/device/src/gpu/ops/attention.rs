@@ -29,6 +29,10 @@ const TILE_GROUP: u32 = 512;
 const KEYS_TILE: usize = 32;
 /// Keys up to which the kernel with less shared memory has them all at a time.
 const KEYS_SHORT: usize = 12 * KEYS_TILE;
+/// Groups of scores that a multiprocessor has at a time, and turns of groups that mix from which on
+/// fewer of them have more each.
+const SCORES_AT_ONCE: u32 = 2;
+const MIX_TURNS: u32 = 2;
 /// Scores that are held at a time, in elements; bounds the memory of a long prefill.
 const SCORES_MAX: usize = 1 << 26;
 
@@ -123,6 +127,7 @@ fn numbers(a: &Attend<'_>, [width, top_k, stride]: [usize; 3]) -> Result<AttendA
         made: 0,
         eps: 0.0,
         single: u32::from(a.rings.len() == 1),
+        splits: 0,
     })
 }
 
@@ -156,7 +161,8 @@ fn take_heads(gpu: &Gpu, a: &mut AttendArgs, q: Place, table: Place) -> bool {
     fits
 }
 
-/// The launches of `fast/attend.k`, whose result is that of `attend_tiles`.
+/// The launches of `fast/attend.k`, whose result is that of `attend_tiles`. Where small groups
+/// would take turns on the card, `fast/attend_some.k` makes scores and mix.
 fn attend_few(
     gpu: &mut Gpu,
     a: &AttendArgs,
@@ -177,12 +183,18 @@ fn attend_few(
     if take_heads(gpu, &mut arguments, q, table) {
         gpu.take_along(q);
     }
-    let a = &arguments;
     let places = [q, kv, choice, positions, span_of, spans, rings, rows, table, scores];
-    let tiles = a.heads.div_ceil(TILE_HEADS);
-    let grid = [small(OPERATION, stride / KEYS_TILE)?, n, tiles];
+    let tiles = arguments.heads.div_ceil(TILE_HEADS);
+    let (all, each) = (small(OPERATION, stride / KEYS_TILE)?, n.saturating_mul(tiles));
+    let splits = (SCORES_AT_ONCE * gpu.multiprocessors() / each.max(1)).max(1);
+    arguments.splits = if n == 1 { all } else { splits.min(all) };
+    let name = match arguments.splits < all {
+        true => "attend_some_scores",
+        false => "attend_few_scores",
+    };
+    let a = &arguments;
     gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
-    gpu.launch("attend_few_scores", grid, TILE_GROUP, &places, a)?;
+    gpu.launch(name, [a.splits, n, tiles], TILE_GROUP, &places, a)?;
     gpu.overwritten(q, usize::MAX);
     let places = [scores, sinks, positions, span_of, spans, weights, shrinks, sums];
     gpu.launch("attend_few_weights", [a.heads.div_ceil(2), n, 1], 64, &places, a)?;
@@ -191,8 +203,13 @@ fn attend_few(
         codes, scales,
     ];
     gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
-    let room = gpu.driver.facts().group_bytes >= pool_bytes("attend_few_mix_long");
-    let long = room && stride > KEYS_SHORT;
+    let has = |name| gpu.driver.facts().group_bytes >= pool_bytes(name);
+    let groups = (a.width / 64).saturating_mul(each);
+    if n > 1 && has("attend_some_mix") && groups > MIX_TURNS * gpu.multiprocessors() {
+        let grid = [a.width / 64, n, a.heads.div_ceil(WIDE_HEADS)];
+        return gpu.launch("attend_some_mix", grid, TILE_GROUP, &places, a);
+    }
+    let long = has("attend_few_mix_long") && stride > KEYS_SHORT;
     let name = if long { "attend_few_mix_long" } else { "attend_few_mix" };
     gpu.launch(name, [a.width / 64, n, tiles], TILE_GROUP, &places, a)
 }

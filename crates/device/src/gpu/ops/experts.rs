@@ -3,7 +3,7 @@
 use super::super::arguments::{ActivateArgs, CellsArgs, RouteArgs, SortArgs, TileOfSlots};
 use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, Weights, check, size, small};
+use super::super::{FEW_ROWS, Gpu, SOME_ROWS, Scratch, Shortcuts, Weights, check, size, small};
 use super::decode::{self, Staged};
 use super::products::{INPUTS, Input, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
 use super::{GROUP, ROW_GROUP, SIMDGROUPS, big, chosen, few};
@@ -355,6 +355,13 @@ fn products(
     (x, shape): (Place, [usize; 2]),
     limit: f32,
 ) -> Result<[Place; 2], Error> {
+    if gpu.rows.len() > FEW_ROWS {
+        // Groups of both would keep each other out: they have all of a multiprocessor's memory.
+        let opened = shared.open(gpu, inputs, x, shape)?;
+        let shards = shared.close(gpu, opened, limit)?;
+        let inner = routed.open(gpu, inputs, x, shape)?;
+        return Ok([shards, routed.close(gpu, inner, limit)?]);
+    }
     let opened = gpu.beside(|gpu| shared.open(gpu, inputs, x, shape))?;
     // Groups of a product that only wait would keep those of gate and up out: it begins when what
     // it waits for has ended.

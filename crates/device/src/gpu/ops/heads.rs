@@ -5,7 +5,7 @@ use super::super::lanes::hidden;
 use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{Gpu, Shortcuts, check, size, small};
+use super::super::{Gpu, SOME_ROWS, Shortcuts, check, size, small};
 use super::GROUP;
 use crate::{Element, Error, KvRows, QueryHeads, StoreWindow};
 
@@ -51,9 +51,9 @@ pub(in super::super) fn query_heads(gpu: &mut Gpu, a: &QueryHeads) -> Result<(),
         norm: u32::from(a.eps.is_some()),
         eps: a.eps.unwrap_or(0.0),
     };
-    if a.width == FEW_WIDTH && n == 1 && gpu.takes(Shortcuts::STAGED) {
+    if a.width == FEW_WIDTH && n <= SOME_ROWS && gpu.takes(Shortcuts::STAGED) {
         let work = Work::Heads { table, arguments };
-        return gpu.owe(Owed { at: q, len: size(&[a.heads, a.width]), work });
+        return gpu.owe(Owed { at: q, len: size(&[n, a.heads, a.width]), work });
     }
     if a.width == FEW_WIDTH && arguments.items <= FEW_HEADS {
         return heads_few(gpu, [q, table], &arguments);

@@ -6,7 +6,7 @@ use super::super::arguments::{
 use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
-use super::super::{FEW_ROWS, Gpu, Pending, SOME_ROWS, Scratch, Shortcuts, check, size, small};
+use super::super::{Gpu, Pending, SOME_ROWS, Scratch, Shortcuts, check, size, small};
 use super::products::{Input, Product, product};
 use super::{GROUP, ROW_GROUP, STREAMS_GROUP, big, decode};
 use crate::{
@@ -203,7 +203,7 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
             (x, mixes, shards)
         }
     };
-    let (few, many) = (n <= FEW_ROWS, n > SOME_ROWS && registers_kernel(s, width).is_some());
+    let (few, many) = (n <= SOME_ROWS, n > SOME_ROWS && registers_kernel(s, width).is_some());
     let arguments = HcArgs {
         streams: small(operation, s)?,
         width: small(operation, width)?,
