@@ -2,6 +2,7 @@
 
 use super::super::arguments::CompressArgs;
 use super::super::lanes::hidden;
+use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Scratch, check, size, small};
 use super::ROW_GROUP;
@@ -130,18 +131,30 @@ pub(in super::super) fn compress(gpu: &mut Gpu, a: &Compress<'_>) -> Result<(), 
             gpu.launch("compress", [closing + n, 1, 1], ROW_GROUP, &places, &arguments)
         });
     }
-    if let Some(pooled) = pooled {
-        let from = [values, scores, positions, groups, spans, states, pooled];
-        let grid = [closing, arguments.width.div_ceil(POOL_GROUP), 1];
-        gpu.launch("pool_long", grid, POOL_GROUP, &from, &arguments)?;
-        let mut places = places;
-        places[0] = pooled;
-        gpu.through_tables(memory, memory);
-        gpu.launch("compress_pooled", [closing, 1, 1], ROW_GROUP, &places, &arguments)?;
-    } else {
-        gpu.launch("compress", [closing, 1, 1], ROW_GROUP, &places, &arguments)?;
-    }
+    close(gpu, &places, &arguments, pooled, memory)?;
     gpu.through_tables(memory, memory);
     let keep = CompressArgs { closing: 0, ..arguments };
     gpu.launch("compress", [n, 1, 1], ROW_GROUP, &places, &keep)
+}
+
+/// The rows of groups that close; those of long groups are pooled before.
+fn close(
+    gpu: &mut Gpu,
+    places: &[Place; 10],
+    arguments: &CompressArgs,
+    pooled: Option<Place>,
+    memory: u8,
+) -> Result<(), Error> {
+    let closing = arguments.closing;
+    let Some(pooled) = pooled else {
+        return gpu.launch("compress", [closing, 1, 1], ROW_GROUP, places, arguments);
+    };
+    let [values, scores, positions, _, _, groups, _, _, spans, states] = *places;
+    let from = [values, scores, positions, groups, spans, states, pooled];
+    let grid = [closing, arguments.width.div_ceil(POOL_GROUP), 1];
+    gpu.launch("pool_long", grid, POOL_GROUP, &from, arguments)?;
+    let mut places = *places;
+    places[0] = pooled;
+    gpu.through_tables(memory, memory);
+    gpu.launch("compress_pooled", [closing, 1, 1], ROW_GROUP, &places, arguments)
 }
