@@ -86,6 +86,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("few_q8_0", 0b1010_1010),
     ("few_tiles_q8_0", 0b1010_1010),
     ("floats_q8_0", 0b1010_1010),
+    ("halves_ahead", 0b1010_1010),
     ("halves_few", 0b1010_1010),
     ("halves_one", 0b1010_1010),
     ("halves_split", 0b110),

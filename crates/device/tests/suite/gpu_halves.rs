@@ -111,6 +111,8 @@ fn any_number_of_rows_has_the_bits_of_the_definition() {
         (1280, &[9, 1, 20, 16, 5], &[1, 7, 9]),
         (8448, &[5], &[1]),
         (512, &[40, 130], &[17, 131]),
+        (4096, &[3], &[1]),
+        (768, &[1, 2], &[1]),
     ] {
         let mut numbers = Numbers(columns as u64);
         let coded = matrices(&mut numbers, columns, rows);
@@ -130,6 +132,30 @@ fn any_number_of_rows_has_the_bits_of_the_definition() {
                 assert!(found == wanted, "{n} rows, little shared memory: other bits");
             }
         }
+    }
+}
+
+/// Kernels that were not taken would prove nothing: of few rows of weights, and of more.
+#[test]
+fn kernels_of_one_row_are_taken() {
+    let mut gpu = Gpu::host(GpuConfig::default()).unwrap_or_else(|error| panic!("{error}"));
+    let arena = gpu.arena();
+    gpu.begin(&Step::single(&[0], 0)).expect("a step");
+    let mut matrix = |rows: usize| {
+        let (format, bytes) = (Format::F16, encode(Format::F16, &vec![0.5; rows * 512]));
+        gpu.matrix(MatrixSource { name: "m", format, rows, columns: 512, stack: 1, bytes })
+            .expect("fits")
+    };
+    let matrices = [matrix(3), matrix(40)];
+    let mut zeros = |len| gpu.alloc(arena, Element::F32, len).expect("small");
+    let (x, outs) = (zeros(512), [3, 40].map(zeros));
+    for (matrix, out) in matrices.into_iter().zip(outs) {
+        gpu.project(&Project { x, rows: 1, outputs: &[(matrix, out)] }).expect("fits");
+    }
+    gpu.finish().expect("no fault");
+    for name in ["halves_ahead", "halves_one"] {
+        let count = gpu.launches().kernels.iter().find(|(own, _)| *own == name).map(|(_, n)| *n);
+        assert_eq!(count, Some(1), "{name}");
     }
 }
 

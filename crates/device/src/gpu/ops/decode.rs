@@ -121,6 +121,10 @@ pub(super) fn launch(
     gpu.launch(plan.name, grid, plan.group, &places[..12], arguments)
 }
 
+/// Runs of a group from which on there are several groups in its place, and how many.
+const LONG_RUNS: u32 = 32;
+const LONG_WAVES: u32 = 6;
+
 /// Most columns whose blocks a group holds; `STAGED_COLUMNS` of the kernels.
 const STAGED_COLUMNS: usize = 8192;
 
@@ -240,7 +244,14 @@ pub(super) fn launch_staged(
     }
     let name = match staged {
         Staged::Activated { .. } => staged_kernel(format).expect("`stages` asked for the same"),
-        Staged::Plain { .. } => "floats_q8_0",
+        Staged::Plain { .. } => {
+            // Of a long matrix some multiprocessors have read their part much earlier than others:
+            // groups that come later even that out.
+            if runs(arguments, plan.rows) >= LONG_RUNS * groups {
+                groups = (groups * LONG_WAVES).min(65_535);
+            }
+            "floats_q8_0"
+        }
         Staged::Normed { x, .. } => {
             gpu.take_along(x);
             // Key rows are made meanwhile, and shall not wait for a place.

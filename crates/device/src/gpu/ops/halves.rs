@@ -14,6 +14,8 @@ const COLUMNS: usize = 256;
 const SHARDS: usize = 8;
 /// `HALVES_ONE_COLUMNS`: most columns of a row that a group splits itself.
 const ONE_COLUMNS_MAX: u32 = 8192;
+/// `HALVES_UNITS` of 256 columns, and rows of a run whose weights a group has ahead.
+const AHEAD: [u32; 2] = [16 * 256, 2];
 /// Groups of the kernel for one row that a multiprocessor holds, and most that its arguments say.
 const GROUPS_EACH: u32 = 2;
 const GROUPS_MAX: u32 = 65_535;
@@ -45,10 +47,7 @@ pub(super) fn launch(
 ) -> Result<(), Error> {
     if arguments.slots == 1 && arguments.columns <= ONE_COLUMNS_MAX {
         places[8] = x;
-        let runs = cut(gpu.room(), arguments);
-        let groups = runs.min(GROUPS_EACH * gpu.room()).min(GROUPS_MAX);
-        arguments.run |= groups << 16;
-        return gpu.launch("halves_one", [groups, 1, 1], ROW_GROUP, places, arguments);
+        return launch_one(gpu, places, arguments);
     }
     let made = match *split {
         Some(made) => made,
@@ -62,6 +61,21 @@ pub(super) fn launch(
     };
     let grid = [arguments.slots.div_ceil(side), runs(arguments, side), 1];
     gpu.launch(name, grid, ROW_GROUP, places, arguments)
+}
+
+/// One row: each group has all weights of one run ahead, or groups go on from run to run.
+fn launch_one(gpu: &mut Gpu, places: &[Place], arguments: &mut ProductArgs) -> Result<(), Error> {
+    let all = cut(gpu.room(), arguments);
+    let most = GROUPS_EACH * gpu.room();
+    let [columns, rows] = AHEAD;
+    let short = runs(arguments, rows);
+    if arguments.columns <= columns && short <= most {
+        arguments.run = rows;
+        return gpu.launch("halves_ahead", [short, 1, 1], ROW_GROUP, places, arguments);
+    }
+    let groups = all.min(most).min(GROUPS_MAX);
+    arguments.run |= groups << 16;
+    gpu.launch("halves_one", [groups, 1, 1], ROW_GROUP, places, arguments)
 }
 
 /// Rows as operands, whole ones, and the factors of their shards.

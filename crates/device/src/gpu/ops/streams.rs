@@ -259,7 +259,13 @@ pub(in super::super) fn hc_head(gpu: &mut Gpu, a: &HcHead) -> Result<(), Error> 
     };
     let places = [x, mixes, base, scale, norm, out];
     let grid = [small(operation, n)?, 1, 1];
-    gpu.launch("hc_head", grid, STREAMS_GROUP, &places, &arguments)
+    let name = match (s, width) {
+        (4, 1024) => "hc_head_1024",
+        (4, 4096) => "hc_head_4096",
+        (4, 7168) => "hc_head_7168",
+        _ => "hc_head",
+    };
+    gpu.launch(name, grid, STREAMS_GROUP, &places, &arguments)
 }
 
 pub(in super::super) fn hc_post(gpu: &mut Gpu, a: &HcPost) -> Result<(), Error> {
