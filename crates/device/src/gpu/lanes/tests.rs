@@ -179,6 +179,7 @@ fn the_table_is_the_text() {
             "SHARDS_BUFFERS",
             "POST_SHARDS_BUFFERS",
             "ATTEND_MIX_BUFFERS",
+            "COMPRESS_BUFFERS",
         ];
         let buffers = macros.into_iter().rfind(|own| parameters.starts_with(own));
         let parameters = match buffers {

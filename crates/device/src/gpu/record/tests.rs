@@ -157,21 +157,24 @@ fn nothing_is_nothing() {
     assert_eq!(log.lines, Vec::<String>::new());
 }
 
-/// A long step runs in portions as it is recorded, and nothing of it is captured.
+/// A long step runs in portions as it is recorded, small ones first, and nothing of it is captured.
 #[test]
 fn long_steps_run_in_portions() {
     let (mut recorder, mut log) = (recorder(), Log::default());
+    let portions = [PORTION_FIRST, PORTION_FIRST * PORTION_GROWTH, PORTION, PORTION];
     for _ in 0..3 {
         recorder.begin(true);
-        for at in 1..=PORTION {
-            recorder.push(Kernel(0), [1; 3], 32, &[], &[], Access::default());
-            assert_eq!(recorder.is_due(), at == PORTION);
+        for portion in portions {
+            for at in 1..=portion {
+                recorder.push(Kernel(0), [1; 3], 32, &[], &[], Access::default());
+                assert_eq!(recorder.is_due(), at == portion);
+            }
+            recorder.flush(&mut log).expect("no errors");
+            assert!(!recorder.is_due());
         }
-        recorder.flush(&mut log).expect("no errors");
-        assert!(!recorder.is_due());
     }
     let launched = log.lines.iter().filter(|line| line.starts_with("launch")).count();
-    assert_eq!((launched, recorder.replays), (3 * PORTION, 0));
+    assert_eq!((launched, recorder.replays), (3 * portions.iter().sum::<usize>(), 0));
     assert!(!log.lines.iter().any(|line| line == "begin"));
     recorder.begin(false);
     recorder.push(Kernel(0), [1; 3], 32, &[], &[], Access::default());
