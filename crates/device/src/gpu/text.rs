@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = &[
     ("tiles_attend.k", include_str!("../../kernels/tiles_attend.k")),
     ("tiles_big.k", include_str!("../../kernels/tiles_big.k")),
     ("tiles_direct.k", include_str!("../../kernels/tiles_direct.k")),
+    ("tiles_direct_iq2_xxs.k", include_str!("../../kernels/tiles_direct_iq2_xxs.k")),
     ("tiles_float.k", include_str!("../../kernels/tiles_float.k")),
     ("tiles_flow.k", include_str!("../../kernels/tiles_flow.k")),
     ("tiles_halves.k", include_str!("../../kernels/tiles_halves.k")),
@@ -27,6 +28,7 @@ const FILES: &[(&str, &str)] = &[
     ("tiles_heads_four.k", include_str!("../../kernels/tiles_heads_four.k")),
     ("tiles_index.k", include_str!("../../kernels/tiles_index.k")),
     ("tiles_inputs.k", include_str!("../../kernels/tiles_inputs.k")),
+    ("tiles_lean.k", include_str!("../../kernels/tiles_lean.k")),
     ("tiles_mix.k", include_str!("../../kernels/tiles_mix.k")),
     ("tiles_sort.k", include_str!("../../kernels/tiles_sort.k")),
     ("tiles_wide.k", include_str!("../../kernels/tiles_wide.k")),
@@ -149,7 +151,7 @@ pub(crate) fn cuda_parts() -> Vec<String> {
     let mut parts = Vec::new();
     for file in FILES {
         let own = section(*file);
-        if file.1.contains("KERNEL") {
+        if file.1.contains("KERNEL") || file.1.contains("_ENTRY(") {
             parts.push(format!("{before}{MADE}{own}"));
         }
         before.push_str(&own);
