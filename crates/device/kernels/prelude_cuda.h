@@ -30,8 +30,6 @@ typedef unsigned long long ulong;
 #define TG_BARRIER() __syncthreads()
 // What the lanes of a simdgroup stored is seen by its others; all simdgroups come by equally often.
 #define SIMD_MEET() __syncwarp()
-// The same for the first so many threads of a group.
-#define PART_BARRIER(threads) asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory")
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
 #define UNROLL_TWO _Pragma("unroll 2")
@@ -353,37 +351,6 @@ FN void load_matrices_twice(uint* out, const uint* from, uint word, uint l)
                  "@p bra DONE_%=;\nbra AGAIN_%=;\nDONE_%=:}" ::"r"(n), \
                  "r"(odd) \
                  : "memory")
-// Copies of multiples of sixteen bytes to the pool by a unit of its own, started by one thread; a
-// signal counts them: it is given once by `bulk_expect` and the bytes that this names.
-#define BULK_COPIES
-FN void bulk_expect(uint n, uint bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(n), "r"(bytes)
-                 : "memory");
-}
-FN void bulk_copy(uint* to, uint word, const uchar* from, uint bytes, uint n)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
-                 "%2, [%3];" ::"r"(pool_address(to) + 4u * word),
-        "l"(from), "r"(bytes), "r"(n)
-        : "memory");
-}
-// A word of the pool that one thread writes and others look at: what was done before it was told is
-// seen by who was told.
-FN void tg_tell(uint* p, uint i, uint v)
-{
-    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(pool_address(p) + 4u * i), "r"(v)
-                 : "memory");
-}
-FN uint tg_told(const uint* p, uint i)
-{
-    uint v;
-    asm volatile("ld.acquire.cta.shared.u32 %0, [%1];"
-                 : "=r"(v)
-                 : "r"(pool_address(p) + 4u * i)
-                 : "memory");
-    return v;
-}
 // C[64][N] (+)= A[64][32] B[32][N] of four simdgroups, sixteen rows each, with A in registers as for
 // `mma_i8` and B in the pool: N rows of 128 bytes at a multiple of 1,024 whose sixteens are exchanged
 // as `big_at` does; `word` is the first one's. They run while their threads go on: registers of C
@@ -506,8 +473,6 @@ FN void four_bf16_128(
                  FOUR_8(c, 40), FOUR_8(c, 48), FOUR_8(c, 56)
                  : "l"(four_place(a, at_a, 4u)), "l"(four_place(b, at_b, across)));
 }
-// Signals that were opened are seen by copies.
-#define BULK_FENCE() asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory")
 #endif
 // A kernel that waits for the one before by itself, at its GRID_START (src/gpu/cuda/edges.rs);
 // others wait first.

@@ -489,10 +489,6 @@ FN void host_load_twice(uint* out, host::Shared<uint> from, uint word, int line)
 #define SIGNAL_OPEN(n, threads)
 #define SIGNAL_GIVE(n)
 #define SIGNAL_WAIT(n, odd) TG_BARRIER()
-// Bulk copies are made at once, by who waits for them; all threads come to a part's barrier.
-#define BULK_COPIES
-#define BULK_AT_ONCE
-#define PART_BARRIER(threads) TG_BARRIER()
 // C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes. One
 // element of K after the other, by fma; `mma_f16`: the same of halves.
 #define mma_bf16(c, a, b0, b1, l) host_mma_16<false>((c), (a), (b0), (b1), __LINE__)

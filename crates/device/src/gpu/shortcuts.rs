@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 15] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "pairs", "scores", "pooled", "held", "direct", "four",
+    "pairs", "scores", "pooled", "direct", "four",
 ];
 
 impl Shortcuts {
@@ -46,12 +46,10 @@ impl Shortcuts {
     pub const SCORES: Shortcuts = Shortcuts(2048);
     /// Weights of chosen experts for two to some rows come to shared memory by asynchronous copies.
     pub const POOLED: Shortcuts = Shortcuts(4096);
-    /// Products of one row have weights in shared memory before the row is there.
-    pub const HELD: Shortcuts = Shortcuts(8192);
     /// Weights of two bits times very many rows are decoded to where matrices take them from.
-    pub const DIRECT: Shortcuts = Shortcuts(16_384);
+    pub const DIRECT: Shortcuts = Shortcuts(8192);
     /// Attention of very many rows has four simdgroups multiply together what is in shared memory.
-    pub const FOUR: Shortcuts = Shortcuts(32_768);
+    pub const FOUR: Shortcuts = Shortcuts(16_384);
 
     /// The names of all of them.
     #[must_use]
@@ -118,7 +116,6 @@ mod tests {
             Shortcuts::PAIRS,
             Shortcuts::SCORES,
             Shortcuts::POOLED,
-            Shortcuts::HELD,
             Shortcuts::DIRECT,
             Shortcuts::FOUR,
         ];

@@ -6,7 +6,6 @@ mod gpu_attend;
 mod gpu_chosen;
 mod gpu_decode;
 mod gpu_halves;
-mod gpu_held;
 mod gpu_part;
 mod gpu_shortcuts;
 mod gpu_tiles;

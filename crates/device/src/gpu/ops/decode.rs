@@ -4,7 +4,7 @@ use super::super::arguments::{ProductArgs, ShardsArgs};
 use super::super::owed::Work;
 use super::super::record::Place;
 use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, size, small};
-use super::{ROW_GROUP, held};
+use super::ROW_GROUP;
 use crate::{Error, Matrix};
 use ironstar_quant::{Activation, Format};
 
@@ -234,14 +234,6 @@ pub(super) fn launch_staged(
 ) -> Result<(), Error> {
     let mut groups = plan.groups;
     staged.put(&mut places, arguments);
-    if let Staged::Normed { x, .. } = staged {
-        if let Some(held) = held::plan(gpu, format, true, arguments) {
-            gpu.take_along(x);
-            return held::launch(gpu, &held, &places, arguments);
-        }
-        let why = || format!("{format:?} with {} columns, or it is disabled", arguments.columns);
-        gpu.goes_without(Shortcuts::HELD, "project", why)?;
-    }
     let name = match staged {
         Staged::Activated { .. } => staged_kernel(format).expect("`stages` asked for the same"),
         Staged::Plain { .. } => {

@@ -11,7 +11,6 @@ pub(super) mod experts;
 mod few;
 mod halves;
 pub(super) mod heads;
-mod held;
 pub(super) mod indexer;
 pub(super) mod part;
 pub(super) mod products;

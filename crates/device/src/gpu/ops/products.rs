@@ -4,7 +4,7 @@ use super::super::arguments::{ProductArgs, QuantiseArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
-use super::{GROUP, SIMDGROUPS, chosen, decode, few, halves, held};
+use super::{GROUP, SIMDGROUPS, chosen, decode, few, halves};
 use crate::{Error, Matrix, Project, ProjectGrouped};
 use ironstar_quant::{Activation, Format};
 
@@ -318,10 +318,6 @@ fn launch_alone(
 ) -> Result<bool, Error> {
     if let Some(plan) = few::floats(gpu, format, arguments) {
         few::launch_tiles(gpu, &plan, places, arguments)?;
-        return Ok(true);
-    }
-    if let Some(plan) = held::plan(gpu, format, false, arguments) {
-        held::launch(gpu, &plan, places, arguments)?;
         return Ok(true);
     }
     // Else half-width floats of some rows are read by each, from a cache that holds them.
