@@ -60,7 +60,7 @@ fn main() -> Outcome<()> {
     let free = free_bytes();
     let backend = match words.ranks {
         1 => alone(&words, cache, times.clone(), timeline.clone())?,
-        _ => cards(&words, &gguf, &options, times.clone())?,
+        _ => cards(&words, &gguf, &options, times.clone(), timeline.clone())?,
     };
     let ready = begun.elapsed().as_secs_f64();
     println!("{}: kernels ready in {ready:.2} s", backend.kind());
@@ -147,6 +147,7 @@ fn cards(
     gguf: &Gguf,
     options: &EngineOptions,
     times: Option<KernelTimes>,
+    timeline: Option<Timeline>,
 ) -> Outcome<Box<dyn Backend>> {
     let by = match (words.host_gates, words.nccl) {
         (true, _) => SumsBy::Host,
@@ -158,7 +159,7 @@ fn cards(
             let make = Arc::new(|_| Gpu::host(GpuConfig::default()));
             Cards::made_by(words.ranks, make, Some(Peers::host(words.ranks)))
         }
-        false => Cards::cuda_timed(&words.devices, options, by, times)?,
+        false => Cards::cuda_timed(&words.devices, options, by, times, timeline)?,
     };
     let drafter = words.drafter.as_deref().map(Gguf::open).transpose()?;
     for line in cards.plan_lines(gguf, drafter.as_ref())? {

@@ -8,7 +8,7 @@ use crate::backend::{RESERVE_BYTES, cuda_config, gib, gpu_config};
 use crate::{EngineOptions, Error};
 use ironstar_device::{
     Backend, CudaConfig, CudaDevice, Error as DeviceError, Exchange, ExchangeError, Gpu,
-    KernelTimes, Local, LocalGroup, Nccl, Part, Peers, cuda_devices,
+    KernelTimes, Local, LocalGroup, Nccl, Part, Peers, Timeline, cuda_devices,
 };
 use ironstar_gguf::Gguf;
 use ironstar_model::deepseek_v4::{SparkShape, drafter_specs, rank_plan, tensor_specs};
@@ -81,15 +81,16 @@ impl Room {
 impl Cards {
     /// NVIDIA cards by their numbers, one a rank; one may be named for several.
     pub fn cuda(devices: &[u32], options: &EngineOptions, by: SumsBy) -> Result<Cards, Error> {
-        Self::cuda_timed(devices, options, by, None)
+        Self::cuda_timed(devices, options, by, None, None)
     }
 
-    /// The same, with the times of rank 0's kernels, which slows that card.
+    /// The same, with the times or starts of rank 0's kernels, which slows that card.
     pub fn cuda_timed(
         devices: &[u32],
         options: &EngineOptions,
         by: SumsBy,
         times: Option<KernelTimes>,
+        timeline: Option<Timeline>,
     ) -> Result<Cards, Error> {
         let all = cuda_devices()?;
         let found = all.len();
@@ -119,7 +120,8 @@ impl Cards {
         let cards: Vec<_> = devices.iter().map(|card| cuda_config(options, *card)).collect();
         let make = move |rank: usize| {
             let times = times.clone().filter(|_| rank == 0);
-            Gpu::cuda(&CudaConfig { times, ..cards[rank].clone() }, config)
+            let timeline = timeline.clone().filter(|_| rank == 0);
+            Gpu::cuda(&CudaConfig { times, timeline, ..cards[rank].clone() }, config)
         };
         let card = |number: &u32| usize::try_from(*number).ok().and_then(|at| all.get(at));
         // All of them are there, as was seen above.
