@@ -34,7 +34,7 @@ fn main() -> Result<(), Failure> {
         return match role.as_str() {
             "card" => {
                 let (own, steps) = other_card();
-                card(group, GateRoute::Shared, steps, own, folder).map(|_| ())
+                card(group, GateRoute::Peer, steps, own, folder).map(|_| ())
             }
             _ => processor(group, role == "echo"),
         };
@@ -56,7 +56,8 @@ fn main() -> Result<(), Failure> {
         ("carried, tcp", GateRoute::Carried, "peer", tcp),
         ("host, shm", GateRoute::Host, "peer", Transport::Shm),
         ("host, tcp", GateRoute::Host, "peer", tcp),
-        ("processes with cards", GateRoute::Shared, "card", Transport::Shm),
+        ("cards, shared", GateRoute::Shared, "card", Transport::Shm),
+        ("processes with cards", GateRoute::Peer, "card", Transport::Shm),
     ] {
         let hub = Cluster::bind("127.0.0.1:0".parse()?, 2, transport, Settings::default())?;
         let mut other = start(&hub.address().to_string(), role, transport, &folder)?;

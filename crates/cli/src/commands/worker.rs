@@ -85,7 +85,7 @@ impl Patience {
 fn rank(flags: &Worker, opened: &Opened, cluster: Cluster) -> Result<Box<dyn Backend>, Failure> {
     let exchange: Box<dyn ironstar_device::Exchange> = Box::new(cluster);
     if flags.backend == BackendName::Cuda {
-        let card = ProcessCard { device: flags.device, most: Some(GateRoute::Shared) };
+        let card = ProcessCard { device: flags.device, most: Some(GateRoute::Peer) };
         let options = card_options(flags);
         let opened = card.open(&opened.gguf, exchange, &options).map_err(loading::from_engine)?;
         ranks::note(&opened.1);

@@ -48,7 +48,7 @@ fn lead_process(
     options: &EngineOptions,
 ) -> Result<Box<dyn Backend>, Failure> {
     let ranks = &flags.ranks;
-    let most = ranks.gates.unwrap_or(GateRoute::Shared);
+    let most = ranks.gates.unwrap_or(GateRoute::Peer);
     let (exchange, most): (Box<dyn Exchange>, _) = match ranks.fake_gates {
         true => (Box::new(alone(ranks, group.ranks)), None),
         false => (Box::new(gather(flags, group, opened, threads(group, options))?), Some(most)),
@@ -78,7 +78,7 @@ fn lead_here(
             let text = "--gates is about ways without NVIDIA's library: leave out --transport nccl";
             return Err(Failure::caller(text));
         }
-        (_, None | Some(GateRoute::Shared)) => SumsBy::Peer,
+        (_, None | Some(GateRoute::Peer | GateRoute::Shared)) => SumsBy::Peer,
         (_, Some(GateRoute::Host)) => SumsBy::Host,
         (_, Some(GateRoute::Carried)) => {
             let text = "--gates carried is for a process for each card: add --transport shm, tcp \

@@ -5,7 +5,7 @@
 //! upload before it, and an upload waits for the launches before it. Only [`Driver::download`] and
 //! [`Driver::finish`] wait.
 
-use super::exchange::{Lent, Map};
+use super::exchange::{Lent, Map, Window};
 use crate::Error;
 use std::sync::Arc;
 
@@ -23,6 +23,11 @@ impl Address {
         Address(self.0 + bytes)
     }
 }
+
+/// By what a process opens a window in the memory of another process's device.
+pub(crate) type Handle = [u8; HANDLE_BYTES];
+/// `CU_IPC_HANDLE_SIZE`.
+pub(crate) const HANDLE_BYTES: usize = 64;
 
 /// A kernel of the compiled text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,6 +149,22 @@ pub(crate) trait Driver: Send {
     fn lend(&mut self, _map: &Arc<Map>) -> Result<Lent, Error> {
         let found = format!("memory of the host for kernels of {}", self.name());
         Err(Error::Unsupported { found, wanted: "sums go through the host".into() })
+    }
+    /// A zeroed window in this device's memory, and by what other processes open it, who are told
+    /// the number too.
+    fn window(&mut self, bytes: usize, _nonce: u64) -> Result<(Arc<dyn Window>, Handle), Error> {
+        let found = format!("a window of {bytes} bytes on {} for other processes", self.name());
+        Err(Error::Unsupported { found, wanted: "windows in memory of the host".into() })
+    }
+    /// The window that another process has on its device.
+    fn open_window(
+        &mut self,
+        _handle: &Handle,
+        bytes: usize,
+        _nonce: u64,
+    ) -> Result<Arc<dyn Window>, Error> {
+        let found = format!("another process's window of {bytes} bytes, from {}", self.name());
+        Err(Error::Unsupported { found, wanted: "windows in memory of the host".into() })
     }
     /// For another thread that calls other libraries about the device.
     fn entrance(&self) -> Result<Box<dyn Entrance>, Error> {

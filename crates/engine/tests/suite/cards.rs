@@ -57,15 +57,15 @@ fn two_cards_answer_as_one() {
     assert!(!two.gate_times().unwrap().is_empty());
 }
 
-/// Cards as processes of their own have them: gates in memory of the host, shared or carried, and
-/// without gates inside a graph. A host driver's card that is a thread stands for the process.
+/// Cards as processes of their own have them: gates in each other's memory, in memory of the host,
+/// shared or carried, and without gates inside a graph. A host driver's card that is a thread stands for the process.
 #[test]
 fn cards_of_processes_answer_as_one() {
     let gguf = tiny(96).gguf();
     let one = Box::new(host().unwrap());
     let mut one = Engine::on_backend(one, &gguf, None, options_of_cards(), &mut |_| {}).unwrap();
     let wanted = answer(&mut one);
-    for most in [GateRoute::Shared, GateRoute::Carried, GateRoute::Host] {
+    for most in [GateRoute::Peer, GateRoute::Shared, GateRoute::Carried, GateRoute::Host] {
         let make = move |_| Ok(host()?.with_gates(most, LONG));
         let mut two = lead(Cards::made_by(2, Arc::new(make), None), &open()).unwrap();
         let note = two.gates_note().unwrap();

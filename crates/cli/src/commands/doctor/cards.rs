@@ -148,6 +148,7 @@ fn gates() -> Result<(&'static str, Vec<LinkTime>), Failure> {
     let ended = peer.join().map_err(|_| Failure::ours("the thread of gates panicked"))?;
     let times = times.map_err(device)?;
     let how = match ended.map_err(device)? {
+        GateRoute::Peer => "the cards' memory, inside the graph",
         GateRoute::Shared => "memory of this machine, inside the graph",
         GateRoute::Carried => "a thread that carries, inside the graph",
         GateRoute::Host => "the host",

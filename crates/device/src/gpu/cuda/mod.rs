@@ -28,9 +28,10 @@ pub use timeline::{Stamp, Timeline, timeline_tables};
 pub use times::{KernelTime, KernelTimes};
 
 use super::driver::{
-    Address, Collective, Driver, Entrance, Facts, Fill, GATHER, GATHER_KERNEL, Graph, Kernel,
+    Address, Collective, Driver, Entrance, Facts, Fill, GATHER, GATHER_KERNEL, Graph, Handle,
+    Kernel,
 };
-use super::exchange::{Lent, Map, bytes_of_gather};
+use super::exchange::{Lent, Map, Window, bytes_of_gather};
 use super::text;
 use crate::Error;
 use call::{check, failure};
@@ -352,6 +353,22 @@ impl Driver for Cuda {
     fn lend(&mut self, map: &Arc<Map>) -> Result<Lent, Error> {
         self.outside_capture("lend")?;
         peer::lend(&self.context, map)
+    }
+
+    fn window(&mut self, bytes: usize, nonce: u64) -> Result<(Arc<dyn Window>, Handle), Error> {
+        self.outside_capture("window")?;
+        let (window, handle) = peer::window(&self.context, bytes, nonce)?;
+        Ok((Arc::new(window), handle))
+    }
+
+    fn open_window(
+        &mut self,
+        handle: &Handle,
+        bytes: usize,
+        nonce: u64,
+    ) -> Result<Arc<dyn Window>, Error> {
+        self.outside_capture("open_window")?;
+        Ok(Arc::new(peer::OpenedWindow::open(&self.context, handle, bytes, nonce)?))
     }
 
     fn entrance(&self) -> Result<Box<dyn Entrance>, Error> {

@@ -1,7 +1,8 @@
-//! Memory of several cards of one host that all of them write: peer access in one process.
+//! Memory of several cards of one host that all of them write: peer access in one process, and
+//! windows that a process opens by a handle (CUDA IPC) between several.
 
-use super::super::driver::Address;
-use super::super::exchange::{Lent, Map, Window};
+use super::super::driver::{Address, HANDLE_BYTES, Handle};
+use super::super::exchange::{Lent, Map, NAME_AT, Window, name_of};
 use super::call::{check, failure};
 use super::context::Context;
 use crate::Error;
@@ -94,6 +95,95 @@ impl Context {
         match unsafe { sys::cuCtxEnablePeerAccess(other.raw(), 0) } {
             CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             status => Err(failure("letting a card into another's memory", status)),
+        }
+    }
+}
+
+/// A zeroed window on this card and the handle by which other processes open it.
+pub(super) fn window(
+    context: &Context,
+    bytes: usize,
+    nonce: u64,
+) -> Result<(CardWindow, Handle), Error> {
+    let window = CardWindow::new(context.again()?, bytes)?;
+    let name: Vec<u8> = name_of(nonce, bytes).into_iter().flat_map(u64::to_le_bytes).collect();
+    let at = window.address + 8 * NAME_AT as u64;
+    // SAFETY: the name is inside the head of the window, which was just allocated.
+    let status = unsafe { sys::cuMemcpyHtoD_v2(at, name.as_ptr().cast(), name.len()) };
+    check("naming a window", status)?;
+    let mut handle = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
+    // SAFETY: the address is that of an allocation of the current context.
+    let status = unsafe { sys::cuIpcGetMemHandle(&raw mut handle, window.address) };
+    check("asking for a handle that other processes open", status)?;
+    Ok((window, handle.reserved.map(|byte| byte.cast_unsigned())))
+}
+
+/// Another process's window; closed with this.
+pub(crate) struct OpenedWindow {
+    address: u64,
+    context: Context,
+}
+
+impl OpenedWindow {
+    /// The window that a handle names, if it is one of this size and number.
+    pub(super) fn open(
+        context: &Context,
+        handle: &Handle,
+        bytes: usize,
+        nonce: u64,
+    ) -> Result<OpenedWindow, Error> {
+        let context = context.again()?;
+        context.enter()?;
+        let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte.cast_signed()) };
+        let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let mut address = 0;
+        // SAFETY: a context is current; the driver checks the handle.
+        let status = unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut address, handle, flags) };
+        check("opening another process's window", status)?;
+        let window = OpenedWindow { address, context };
+        let (mut start, mut size) = (0, 0);
+        // SAFETY: the address was just given by the driver; the out-parameters live here.
+        let status =
+            unsafe { sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut size, address) };
+        check("asking how long another process's window is", status)?;
+        let mut name = [0; 24];
+        if start == address && size >= bytes {
+            let at = address + 8 * NAME_AT as u64;
+            // SAFETY: the head is inside the range that the driver has just told.
+            let status = unsafe { sys::cuMemcpyDtoH_v2(name.as_mut_ptr().cast(), at, name.len()) };
+            check("reading the name of another process's window", status)?;
+        }
+        let words = name.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        if words.eq(name_of(nonce, bytes)) {
+            return Ok(window);
+        }
+        Err(Error::Unsupported {
+            found: format!("{size} bytes of another process's card that are no window"),
+            wanted: format!("the window of {bytes} bytes that it has told of"),
+        })
+    }
+}
+
+impl Window for OpenedWindow {
+    fn address(&self) -> Address {
+        Address(self.address)
+    }
+
+    fn tell(&self, word: u32) {
+        if self.context.enter().is_ok() {
+            // A card that is gone has no kernel that waits.
+            // SAFETY: the first word of a window that is open as long as this lives.
+            unsafe { sys::cuMemcpyHtoD_v2(self.address, (&raw const word).cast(), 4) };
+        }
+    }
+}
+
+impl Drop for OpenedWindow {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: opened by `open`, closed only here; whoever holds this has waited for the
+            // kernels that write it.
+            unsafe { sys::cuIpcCloseMemHandle(self.address) };
         }
     }
 }

@@ -2,6 +2,7 @@
 //! tell each other what they would do and where their windows are, try it with known data, and
 //! vote. Every rank hears all votes, so all go the same way.
 
+use super::super::driver::{HANDLE_BYTES, Handle};
 use super::map::{Map, Offer};
 use super::window::bytes;
 use super::{CHUNK, TRIES};
@@ -17,12 +18,28 @@ pub enum GateRoute {
     Carried,
     /// Inside the graph of a step: all cards write and read memory of this host that all have.
     Shared,
+    /// Inside the graph of a step: every card writes into the others' memory, which their processes
+    /// have opened to it.
+    Peer,
 }
 
 impl GateRoute {
     /// All of them by their names.
-    pub const NAMES: [(&'static str, GateRoute); 3] =
-        [("host", GateRoute::Host), ("carried", GateRoute::Carried), ("shared", GateRoute::Shared)];
+    pub const NAMES: [(&'static str, GateRoute); 4] = [
+        ("host", GateRoute::Host),
+        ("carried", GateRoute::Carried),
+        ("shared", GateRoute::Shared),
+        ("peer", GateRoute::Peer),
+    ];
+
+    /// What is tried where this did not work.
+    fn next(self) -> GateRoute {
+        match self {
+            GateRoute::Peer => GateRoute::Shared,
+            GateRoute::Shared => GateRoute::Carried,
+            GateRoute::Carried | GateRoute::Host => GateRoute::Host,
+        }
+    }
 
     /// As flags and reports call it.
     #[must_use]
@@ -36,6 +53,10 @@ impl GateRoute {
 pub(super) trait Side {
     /// What the ranks talk over meanwhile.
     fn group(&mut self) -> &mut dyn Exchange;
+    /// This rank's window in the memory of its card.
+    fn window(&mut self) -> Result<CardOffer, Error>;
+    /// Gets ready to write into the windows of the others' cards; its own is not opened.
+    fn open(&mut self, cards: &[CardOffer]) -> Result<(), Error>;
     /// Gets ready for a route by these maps: each rank's window, or the card's box for parts that
     /// it gives and then the one for parts that it gets.
     fn attach(&mut self, route: GateRoute, maps: Vec<Arc<Map>>) -> Result<(), Error>;
@@ -45,8 +66,23 @@ pub(super) trait Side {
     fn detach(&mut self);
 }
 
-/// Words of an offer on the way.
-const WORDS: usize = 5;
+/// Where a process has a window in the memory of its card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CardOffer {
+    pub nonce: u64,
+    pub handle: Handle,
+}
+
+/// What a rank would do, and where its windows are.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    most: GateRoute,
+    map: Offer,
+    card: CardOffer,
+}
+
+/// Bytes of it on the way: six words, and the handle.
+const BYTES: usize = 6 * 8 + HANDLE_BYTES;
 
 /// Finds the route; with the reason why it is not a faster one of those that this rank would go.
 pub(super) fn agree(
@@ -54,23 +90,34 @@ pub(super) fn agree(
     most: GateRoute,
 ) -> Result<(GateRoute, Option<String>), Error> {
     let (rank, ranks) = (side.group().rank(), side.group().ranks());
-    let mut reason = None;
-    let own = match most {
-        GateRoute::Shared => Some(Arc::new(Map::new(bytes(ranks))?)),
+    let (mut own, mut reason) = (most, None);
+    let mut card = CardOffer { nonce: 0, handle: [0; HANDLE_BYTES] };
+    if own == GateRoute::Peer {
+        match side.window() {
+            Ok(offer) => card = offer,
+            Err(error) => (own, reason) = (own.next(), Some(error.to_string())),
+        }
+    }
+    let window = match own {
+        GateRoute::Peer | GateRoute::Shared => Some(Arc::new(Map::new(bytes(ranks))?)),
         _ => None,
     };
-    let offer = own.as_ref().map(|map| map.offer()).unwrap_or_default();
-    let offers = tell(side.group(), most, offer)?;
-    let mut route = offers.iter().map(|(most, _)| *most).min().unwrap_or(GateRoute::Host);
-    if route < most {
+    let map = window.as_ref().map(|map| map.offer()).unwrap_or_default();
+    let all = tell(side.group(), &Told { most: own, map, card })?;
+    let mut route = all.iter().map(|told| told.most).min().unwrap_or(GateRoute::Host);
+    if route < own {
         reason = Some("another rank goes no other way".to_owned());
     }
     while route > GateRoute::Host {
-        let maps = || match (route, &own) {
-            (GateRoute::Shared, Some(own)) => all_maps(own, rank, &offers),
+        let maps = || match (route, &window) {
+            (GateRoute::Shared, Some(own)) => all_maps(own, rank, &all),
             _ => Ok(vec![Arc::new(Map::new(bytes(ranks))?), Arc::new(Map::new(bytes(ranks))?)]),
         };
-        let ready = maps().and_then(|maps| side.attach(route, maps));
+        let cards = || all.iter().map(|told| told.card).collect::<Vec<_>>();
+        let ready = match route {
+            GateRoute::Peer => side.open(&cards()),
+            _ => maps().and_then(|maps| side.attach(route, maps)),
+        };
         if all_say(side.group(), ready.is_ok())? {
             let went = side.attempt();
             if all_say(side.group(), went.is_ok())? {
@@ -81,7 +128,7 @@ pub(super) fn agree(
             reason = Some(reason_of(ready));
         }
         side.detach();
-        route = if route == GateRoute::Shared { GateRoute::Carried } else { GateRoute::Host };
+        route = route.next();
     }
     Ok((route, reason))
 }
@@ -90,39 +137,35 @@ fn reason_of(result: Result<(), Error>) -> String {
     result.map_or_else(|error| error.to_string(), |()| "it did not work for another rank".into())
 }
 
-/// Every rank's route and window.
-fn tell(
-    exchange: &mut dyn Exchange,
-    most: GateRoute,
-    offer: Offer,
-) -> Result<Vec<(GateRoute, Offer)>, Error> {
-    let words = [most as u64, offer.process, offer.descriptor, offer.nonce, offer.bytes];
-    let mine: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
-    let mut all = vec![0; mine.len() * exchange.ranks()];
+/// What every rank tells.
+fn tell(exchange: &mut dyn Exchange, told: &Told) -> Result<Vec<Told>, Error> {
+    let Told { most, map, card } = told;
+    let words = [*most as u64, map.process, map.descriptor, map.nonce, map.bytes, card.nonce];
+    let mut mine: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    mine.extend(card.handle);
+    let mut all = vec![0; BYTES * exchange.ranks()];
     exchange.gather(GateKind::Status, &mine, &mut all)?;
-    let read = |bytes: &[u8]| {
-        let mut words = [0; WORDS];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        let [most, process, descriptor, nonce, bytes] = words;
-        let route = GateRoute::NAMES.iter().find(|(_, route)| *route as u64 == most);
-        let route = route.map_or(GateRoute::Host, |(_, route)| *route);
-        (route, Offer { process, descriptor, nonce, bytes })
-    };
-    Ok(all.chunks(8 * WORDS).map(read).collect())
+    Ok(all.as_chunks::<BYTES>().0.iter().map(heard).collect())
+}
+
+/// What a rank has told.
+fn heard(bytes: &[u8; BYTES]) -> Told {
+    let words = bytes.as_chunks::<8>().0;
+    let word = |at: usize| u64::from_le_bytes(words[at]);
+    let route = GateRoute::NAMES.iter().find(|(_, route)| *route as u64 == word(0));
+    let most = route.map_or(GateRoute::Host, |(_, route)| *route);
+    let map = Offer { process: word(1), descriptor: word(2), nonce: word(3), bytes: word(4) };
+    let mut handle = [0; HANDLE_BYTES];
+    handle.copy_from_slice(&bytes[BYTES - HANDLE_BYTES..]);
+    Told { most, map, card: CardOffer { nonce: word(5), handle } }
 }
 
 /// Every rank's window, in the order of ranks.
-fn all_maps(
-    own: &Arc<Map>,
-    rank: usize,
-    offers: &[(GateRoute, Offer)],
-) -> Result<Vec<Arc<Map>>, Error> {
-    let each = offers.iter().enumerate();
-    let open = |(from, (_, offer)): (usize, &(GateRoute, Offer))| match from == rank {
+fn all_maps(own: &Arc<Map>, rank: usize, all: &[Told]) -> Result<Vec<Arc<Map>>, Error> {
+    let each = all.iter().enumerate();
+    let open = |(from, told): (usize, &Told)| match from == rank {
         true => Ok(own.clone()),
-        false => Map::open(offer, own.len()).map(Arc::new),
+        false => Map::open(&told.map, own.len()).map(Arc::new),
     };
     each.map(open).collect()
 }

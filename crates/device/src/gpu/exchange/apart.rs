@@ -1,9 +1,9 @@
 //! Gates of a card whose peers are driven by other processes.
 
-use super::agree::{GateRoute, Side, agree, tries};
+use super::agree::{CardOffer, GateRoute, Side, agree, tries};
 use super::carrier::Boxes;
-use super::map::Map;
-use super::window::Window;
+use super::map::{Map, nonce};
+use super::window::{Window, bytes};
 use super::{Peers, mark, milliseconds, pass};
 use crate::gpu::record::Place;
 use crate::gpu::{Gpu, Scratch};
@@ -22,6 +22,15 @@ pub(in crate::gpu) struct Apart {
     note: Option<String>,
     /// Gates are passed by doing nothing.
     left_out: bool,
+    /// The window on this card, once there is one. It is kept from epoch to epoch, since other
+    /// processes may still have it: words of another epoch are no words (`gates.k`).
+    own: Option<OwnWindow>,
+}
+
+/// A window on this card, and what other processes open it by.
+struct OwnWindow {
+    window: Arc<dyn Window>,
+    offer: CardOffer,
 }
 
 impl Gpu {
@@ -31,8 +40,8 @@ impl Gpu {
     /// no longer than a gate ([`crate::Backend::join_epoch`]).
     #[must_use]
     pub fn with_gates(mut self, most: GateRoute, limit: Duration) -> Self {
-        let (route, epoch, note, left_out) = (GateRoute::Host, None, None, false);
-        self.apart = Some(Apart { most, limit, route, epoch, note, left_out });
+        let (route, epoch, note, left_out, own) = (GateRoute::Host, None, None, false, None);
+        self.apart = Some(Apart { most, limit, route, epoch, note, left_out, own });
         self
     }
 
@@ -64,6 +73,7 @@ pub(in crate::gpu) fn join_epoch(gpu: &mut Gpu) -> Result<(), Error> {
     gpu.recorder.graphs = gpu.config.graphs && gpu.gates.is_some();
     let apart = gpu.apart.as_mut().expect("it was there");
     let how = match route {
+        GateRoute::Peer => "meet in the cards' memory, inside the graph of a token",
         GateRoute::Shared => "meet in memory of this machine, inside the graph of a token",
         GateRoute::Carried => "are carried by a thread, inside the graph of a token",
         GateRoute::Host => "go through the host, which stops every step at every gate",
@@ -91,26 +101,45 @@ impl Side for Gpu {
         self.exchange.as_mut().expect("`join_epoch` has seen it")
     }
 
-    fn attach(&mut self, route: GateRoute, maps: Vec<Arc<Map>>) -> Result<(), Error> {
+    fn window(&mut self) -> Result<CardOffer, Error> {
         let ranks = self.group().ranks();
-        let rank = self.group().rank();
-        let lent = maps.into_iter().map(|map| self.driver.lend(&map).map(Arc::new));
-        let lent = lent.collect::<Result<Vec<_>, _>>()?;
-        let window = |at: usize| Box::new(lent[at].clone()) as Box<dyn Window>;
-        let windows: Vec<_> = match route {
-            GateRoute::Shared => (0..ranks).map(window).collect(),
-            _ => (0..ranks).map(|other| window(usize::from(other == rank))).collect(),
-        };
-        let limit = self.apart.as_ref().map_or(Duration::ZERO, |apart| apart.limit);
-        self.join(&Peers::of(windows), limit / 2)?;
-        let exchange = self.exchange.as_mut().expect("`join_epoch` has seen it");
-        let own = if route == GateRoute::Shared { rank } else { 1 };
-        exchange.guard(lent[own].map().clone())?;
-        if route == GateRoute::Carried {
-            let (out, inbox) = (lent[0].map().clone(), lent[1].map().clone());
-            exchange.carry(Boxes { out, inbox }, limit)?;
-            self.gates.as_mut().expect("`join` has made them").rows = false;
+        let apart = self.apart.as_mut().expect("`join_epoch` has seen it");
+        if let Some(own) = &apart.own {
+            return Ok(own.offer);
         }
+        let nonce = nonce();
+        let (window, handle) = self.driver.window(bytes(ranks), nonce)?;
+        let offer = CardOffer { nonce, handle };
+        apart.own = Some(OwnWindow { window, offer });
+        Ok(offer)
+    }
+
+    fn open(&mut self, cards: &[CardOffer]) -> Result<(), Error> {
+        let (rank, ranks) = (self.group().rank(), self.group().ranks());
+        let own = self.apart.as_ref().and_then(|apart| apart.own.as_ref());
+        let own = own.expect("`window` has made it").window.clone();
+        let windows = cards.iter().enumerate().map(|(at, card)| match at == rank {
+            true => Ok(own.clone()),
+            false => self.driver.open_window(&card.handle, bytes(ranks), card.nonce),
+        });
+        let windows = windows.collect::<Result<_, _>>()?;
+        self.enter_windows(windows, own)
+    }
+
+    fn attach(&mut self, route: GateRoute, maps: Vec<Arc<Map>>) -> Result<(), Error> {
+        let (rank, ranks) = (self.group().rank(), self.group().ranks());
+        let lent = maps.iter().map(|map| self.driver.lend(map).map(Arc::new));
+        let lent = lent.collect::<Result<Vec<_>, _>>()?;
+        let window = |at: usize| lent[at].clone() as Arc<dyn Window>;
+        if route == GateRoute::Shared {
+            return self.enter_windows((0..ranks).map(window).collect(), window(rank));
+        }
+        let windows = (0..ranks).map(|other| window(usize::from(other == rank))).collect();
+        self.enter_windows(windows, window(1))?;
+        let limit = self.apart.as_ref().map_or(Duration::ZERO, |apart| apart.limit);
+        let exchange = self.exchange.as_mut().expect("`join_epoch` has seen it");
+        exchange.carry(Boxes { out: maps[0].clone(), inbox: maps[1].clone() }, limit)?;
+        self.gates.as_mut().expect("`join` has made them").rows = false;
         Ok(())
     }
 
@@ -133,6 +162,17 @@ impl Side for Gpu {
 }
 
 impl Gpu {
+    /// Takes its place among these windows, of which it waits at its own.
+    fn enter_windows(
+        &mut self,
+        windows: Vec<Arc<dyn Window>>,
+        own: Arc<dyn Window>,
+    ) -> Result<(), Error> {
+        let limit = self.apart.as_ref().map_or(Duration::ZERO, |apart| apart.limit);
+        self.join(&Peers::of(windows), limit / 2)?;
+        self.exchange.as_mut().expect("`join_epoch` has seen it").guard(own)
+    }
+
     /// Sends known data through gates of both kinds, and looks at what comes.
     pub(super) fn try_gates(&mut self, limit: Duration) -> Result<(), Error> {
         let place = self.gates.as_ref().map_or((0, 0), |gates| (gates.rank, gates.ranks));

@@ -5,6 +5,8 @@
 //! it at any time: it is atomic words.
 
 use super::super::driver::Address;
+#[cfg(feature = "host-driver")]
+use super::super::driver::{HANDLE_BYTES, Handle};
 use super::Window;
 use crate::Error;
 use memmap2::MmapRaw;
@@ -14,9 +16,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of the head that say what the memory is, behind the one that kernels read.
-const NAME_AT: usize = 4;
+pub(crate) const NAME_AT: usize = 4;
 /// Letters and the version of a window.
 const MAGIC: u64 = u64::from_le_bytes(*b"ISTRWIN\x01");
+
+/// What the head of a window of this number says.
+pub(crate) fn name_of(nonce: u64, bytes: usize) -> [u64; 3] {
+    [MAGIC, nonce, bytes as u64]
+}
+
+/// A number that windows of other processes and times do not have.
+pub(super) fn nonce() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
 
 /// Shared memory of a window's size.
 pub(crate) struct Map {
@@ -27,11 +39,28 @@ pub(crate) struct Map {
 
 /// Where a process has a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Offer {
+pub(crate) struct Offer {
     pub process: u64,
     pub descriptor: u64,
     pub nonce: u64,
     pub bytes: u64,
+}
+
+/// The host driver's windows are maps: what a handle of theirs says.
+#[cfg(feature = "host-driver")]
+impl Offer {
+    pub fn handle(self) -> Handle {
+        let mut handle = [0; HANDLE_BYTES];
+        handle[..8].copy_from_slice(&self.process.to_le_bytes());
+        handle[8..16].copy_from_slice(&self.descriptor.to_le_bytes());
+        handle
+    }
+
+    pub fn of_handle(handle: &Handle, bytes: usize, nonce: u64) -> Offer {
+        let words = handle.as_chunks::<8>().0;
+        let [process, descriptor] = [0, 1].map(|at| u64::from_le_bytes(words[at]));
+        Offer { process, descriptor, nonce, bytes: bytes as u64 }
+    }
 }
 
 fn failed(doing: &'static str, found: String) -> Error {
@@ -42,11 +71,15 @@ fn failed(doing: &'static str, found: String) -> Error {
 impl Map {
     /// Zeros, of whose pages only those take memory that are touched or pinned.
     pub fn new(bytes: usize) -> Result<Map, Error> {
+        Self::named(bytes, nonce())
+    }
+
+    /// The same with a number that somebody else has made.
+    pub fn named(bytes: usize, nonce: u64) -> Result<Map, Error> {
         let io =
             |error: std::io::Error| failed("making memory that ranks share", error.to_string());
         let file = memory_file(bytes as u64).map_err(io)?;
         let raw = MmapRaw::map_raw(&file).map_err(io)?;
-        let nonce = std::collections::hash_map::RandomState::new().build_hasher().finish();
         let map = Map { raw, file, nonce };
         for (at, word) in map.name().into_iter().enumerate() {
             map.word(NAME_AT + at).store(word, Ordering::Release);
@@ -55,14 +88,14 @@ impl Map {
     }
 
     /// What other processes need to find it.
-    pub(super) fn offer(&self) -> Offer {
+    pub fn offer(&self) -> Offer {
         let descriptor = descriptor(&self.file);
         let process = u64::from(std::process::id());
         Offer { process, descriptor, nonce: self.nonce, bytes: self.raw.len() as u64 }
     }
 
     /// The memory that another rank offers, if that is on this machine.
-    pub(super) fn open(offer: &Offer, bytes: usize) -> Result<Map, Error> {
+    pub fn open(offer: &Offer, bytes: usize) -> Result<Map, Error> {
         let path = format!("/proc/{}/fd/{}", offer.process, offer.descriptor);
         let wrong = |found: String| failed("opening another rank's window", found);
         if offer.bytes != bytes as u64 {
@@ -90,7 +123,7 @@ impl Map {
     }
 
     fn name(&self) -> [u64; 3] {
-        [MAGIC, self.nonce, self.raw.len() as u64]
+        name_of(self.nonce, self.raw.len())
     }
 
     /// A word by its number.
@@ -169,14 +202,9 @@ impl Lent {
     pub fn new(map: Arc<Map>, address: Address, back: Option<Box<dyn Send + Sync>>) -> Lent {
         Lent { _back: back, map, address }
     }
-
-    /// The memory.
-    pub fn map(&self) -> &Arc<Map> {
-        &self.map
-    }
 }
 
-impl Window for Arc<Lent> {
+impl Window for Lent {
     fn address(&self) -> Address {
         self.address
     }

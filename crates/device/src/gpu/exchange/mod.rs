@@ -5,8 +5,9 @@
 //! one graph. The number of a gate is that of the step's first, which lies in the step's data, and
 //! a place in the step.
 //!
-//! Ranks in processes of their own have their windows in memory of the host: [`apart`] says which,
-//! [`agree`] how they find out what works, [`carrier`] what goes beyond this machine.
+//! Ranks in processes of their own open each other's windows by handles, or have them in memory of
+//! the host: [`apart`] says which, [`agree`] how they find out what works, [`carrier`] what goes
+//! beyond this machine.
 //!
 //! A gate that fails leaves its mark in the card's memory, and the gates after it do nothing. The
 //! mark is looked at before anything is believed that was computed behind a gate ([`look`]): at
@@ -28,14 +29,18 @@ mod words;
 
 pub use agree::GateRoute;
 pub(super) use apart::{Apart, are_left_out, join_epoch, note};
+#[cfg(feature = "host-driver")]
+pub(crate) use map::Offer;
 pub(crate) use map::{Lent, Map};
+#[cfg(feature = "cuda")]
+pub(crate) use map::{NAME_AT, name_of};
 pub use nccl::Nccl;
 pub(super) use nccl::{Gatherer, bytes_of_gather, waiting};
 pub use peer::GatePeer;
 pub(super) use ranks::Ranks;
 pub(super) use rows::{share, share_words, sum_own};
 pub use window::Peers;
-pub(super) use window::Window;
+pub(crate) use window::Window;
 
 use super::arguments::GateArgs;
 use super::driver::Address;

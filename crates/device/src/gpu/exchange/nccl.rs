@@ -115,7 +115,7 @@ impl Nccl {
 
     /// Windows that are no memory: telling one ends its rank's communicator.
     fn seats(&self) -> Peers {
-        let seat = |rank| Box::new(SeatWindow { nccl: self.clone(), rank }) as Box<dyn Window>;
+        let seat = |rank| Arc::new(SeatWindow { nccl: self.clone(), rank }) as Arc<dyn Window>;
         Peers::of((0..self.0.seats.len()).map(seat).collect())
     }
 

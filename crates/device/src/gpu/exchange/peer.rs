@@ -1,7 +1,7 @@
 //! A processor as the other end of a card's gates: for measurements, and for tests that need no
 //! second card. Its sums are plain additions by the same tree.
 
-use super::agree::{GateRoute, Side, agree, tries};
+use super::agree::{CardOffer, GateRoute, Side, agree, tries};
 use super::map::Map;
 use super::words::{Slot, Wait};
 use super::{CHUNK, CHUNKS, CHUNKS_MIN, UNITS, milliseconds};
@@ -31,6 +31,8 @@ impl GatePeer {
         most: GateRoute,
         limit: Duration,
     ) -> Result<GatePeer, Error> {
+        // It has no card whose memory others could open.
+        let most = most.min(GateRoute::Shared);
         let (route, windows) = (GateRoute::Host, Vec::new());
         let (sequence, answers, mine, all) = (0, false, Vec::new(), Vec::new());
         let mut peer = GatePeer { exchange, route, windows, limit, sequence, answers, mine, all };
@@ -154,9 +156,22 @@ fn add(values: &mut [f32], all: &[u8], ranks: usize) {
     }
 }
 
+fn no_card() -> Error {
+    let wanted = "windows in memory of the host".to_owned();
+    Error::Unsupported { found: "a rank without a card".into(), wanted }
+}
+
 impl Side for GatePeer {
     fn group(&mut self) -> &mut dyn Exchange {
         &mut *self.exchange
+    }
+
+    fn window(&mut self) -> Result<CardOffer, Error> {
+        Err(no_card())
+    }
+
+    fn open(&mut self, _: &[CardOffer]) -> Result<(), Error> {
+        Err(no_card())
     }
 
     fn attach(&mut self, route: GateRoute, maps: Vec<Arc<Map>>) -> Result<(), Error> {

@@ -1,10 +1,9 @@
 //! A card's end of its group: the exchange that carries orders, and the windows by which the
 //! others' kernels learn at once that this rank has given up.
 
-use super::Peers;
 use super::carrier::{Boxes, Carrier, Inner, Job};
-use super::map::Map;
 use super::thread::Looker;
+use super::{Peers, Window};
 use crate::{Alarm, Error, Exchange, ExchangeError, GateCounts, GateKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +44,7 @@ impl Ranks {
 
     /// From now on the kernels that wait at this window of the rank's own are told when the group
     /// is broken.
-    pub fn guard(&mut self, window: Arc<Map>) -> Result<(), Error> {
+    pub fn guard(&mut self, window: Arc<dyn Window>) -> Result<(), Error> {
         let Some(alarm) = self.alarm.clone() else { return Ok(()) };
         self.sentry = Some(sentry(alarm, window, self.epoch)?);
         Ok(())
@@ -108,7 +107,7 @@ impl Drop for Watch {
 
 /// A thread that tells this rank's kernels when the group is broken: a process that has died tells
 /// nobody.
-fn sentry(alarm: Arc<dyn Alarm>, window: Arc<Map>, epoch: u64) -> Result<Looker, Error> {
+fn sentry(alarm: Arc<dyn Alarm>, window: Arc<dyn Window>, epoch: u64) -> Result<Looker, Error> {
     let word = u32::try_from(epoch).unwrap_or(u32::MAX).wrapping_add(1);
     Looker::start("gates-watch", LOOK, move || {
         let broken = alarm.error().is_some();

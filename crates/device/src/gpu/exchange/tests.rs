@@ -183,11 +183,11 @@ struct Half {
 fn half() -> Half {
     let windows = [(); 2].map(|()| Arc::new(Memory::new(bytes(2))));
     let window = windows[0].clone();
-    let boxed = windows.map(|window| Box::new(window) as Box<dyn Window>);
+    let windows = windows.map(|window| window as Arc<dyn Window>);
     let mut group = LocalGroup::whole(2, LONG);
     let _other = group.pop().expect("rank 1");
     let mut gpu = gpu(group.remove(0));
-    gpu.join(&Peers::of(boxed.into()), SHORT).expect("rank 0 of 2");
+    gpu.join(&Peers::of(windows.into()), SHORT).expect("rank 0 of 2");
     Half { gpu, window, _other }
 }
 

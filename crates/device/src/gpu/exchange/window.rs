@@ -8,7 +8,7 @@ use crate::Error;
 use std::sync::Arc;
 
 /// One card's window.
-pub(in super::super) trait Window: Send + Sync {
+pub(crate) trait Window: Send + Sync {
     /// Where it is, for all cards of the group.
     fn address(&self) -> Address;
     /// Sets its first word, while kernels may run that read it.
@@ -17,7 +17,7 @@ pub(in super::super) trait Window: Send + Sync {
 
 /// The windows of the cards of one process, which exchange sums through them.
 #[derive(Clone)]
-pub struct Peers(Arc<Vec<Box<dyn Window>>>);
+pub struct Peers(Arc<Vec<Arc<dyn Window>>>);
 
 impl Peers {
     /// Windows on these NVIDIA cards, one a rank; an error says what keeps them from writing into
@@ -25,19 +25,19 @@ impl Peers {
     #[cfg(feature = "cuda")]
     pub fn cuda(devices: &[u32]) -> Result<Peers, Error> {
         let cards = super::super::cuda::windows(devices, bytes(devices.len()))?;
-        Ok(Peers(Arc::new(cards.into_iter().map(|card| Box::new(card) as Box<_>).collect())))
+        Ok(Peers(Arc::new(cards.into_iter().map(|card| Arc::new(card) as Arc<_>).collect())))
     }
 
     /// Windows in plain memory, for kernels on the host driver: tests.
     #[cfg(feature = "host-driver")]
     #[must_use]
     pub fn host(ranks: usize) -> Peers {
-        let window = || Box::new(super::super::host::Memory::new(bytes(ranks))) as Box<_>;
+        let window = || Arc::new(super::super::host::Memory::new(bytes(ranks))) as Arc<_>;
         Peers(Arc::new((0..ranks).map(|_| window()).collect()))
     }
 
     /// Windows that somebody else has made.
-    pub(super) fn of(windows: Vec<Box<dyn Window>>) -> Peers {
+    pub(super) fn of(windows: Vec<Arc<dyn Window>>) -> Peers {
         Peers(Arc::new(windows))
     }
 

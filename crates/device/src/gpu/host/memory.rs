@@ -49,14 +49,3 @@ impl Window for Memory {
         self.first().store(word, Ordering::Relaxed);
     }
 }
-
-#[cfg(test)]
-impl Window for std::sync::Arc<Memory> {
-    fn address(&self) -> Address {
-        (**self).address()
-    }
-
-    fn tell(&self, word: u32) {
-        (**self).tell(word);
-    }
-}

@@ -10,8 +10,10 @@ mod memory;
 pub use fault::HostFault;
 pub(crate) use memory::Memory;
 
-use super::driver::{Address, Collective, Driver, Facts, GATHER, GATHER_KERNEL, Graph, Kernel};
-use super::exchange::{Lent, Map, bytes_of_gather};
+use super::driver::{
+    Address, Collective, Driver, Facts, GATHER, GATHER_KERNEL, Graph, Handle, Kernel,
+};
+use super::exchange::{Lent, Map, Offer, Window, bytes_of_gather};
 use super::text;
 use crate::Error;
 use libloading::Library;
@@ -307,6 +309,22 @@ impl Driver for Host {
 
     fn lend(&mut self, map: &Arc<Map>) -> Result<Lent, Error> {
         Ok(Lent::new(map.clone(), Address(map.start() as u64), None))
+    }
+
+    fn window(&mut self, bytes: usize, nonce: u64) -> Result<(Arc<dyn Window>, Handle), Error> {
+        let map = Arc::new(Map::named(bytes, nonce)?);
+        let handle = map.offer().handle();
+        Ok((Arc::new(self.lend(&map)?), handle))
+    }
+
+    fn open_window(
+        &mut self,
+        handle: &Handle,
+        bytes: usize,
+        nonce: u64,
+    ) -> Result<Arc<dyn Window>, Error> {
+        let map = Map::open(&Offer::of_handle(handle, bytes, nonce), bytes)?;
+        Ok(Arc::new(self.lend(&Arc::new(map))?))
     }
 
     fn collective(&mut self, by: Arc<dyn Collective>) -> Result<(), Error> {

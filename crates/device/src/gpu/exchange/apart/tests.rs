@@ -53,7 +53,8 @@ fn wanted(ranks: usize, turn: usize, len: usize) -> Vec<u32> {
 
 #[test]
 fn sums_are_the_tree_of_all_parts_by_every_route() {
-    for (ranks, most) in [(2, GateRoute::Shared), (2, GateRoute::Carried), (4, GateRoute::Shared)] {
+    use GateRoute::{Carried, Peer, Shared};
+    for (ranks, most) in [(2, Peer), (2, Shared), (2, Carried), (4, Peer), (4, Shared)] {
         let lengths = if ranks == 2 { &LENGTHS[..] } else { &LENGTHS[..2] };
         on_all(ranks, |local| {
             let mut gpu = card(local, most, LONG);
@@ -61,7 +62,7 @@ fn sums_are_the_tree_of_all_parts_by_every_route() {
             let note = gpu.gates_note().expect("it was found out");
             assert!(note.contains("inside the graph") && !note.contains('('), "{note}");
             assert!(gpu.gates_note().is_none());
-            assert_eq!(gpu.splits_rows(), most == GateRoute::Shared);
+            assert_eq!(gpu.splits_rows(), most >= Shared);
             let rank = gpu.exchange().expect("a rank").rank();
             for (turn, len) in lengths.iter().copied().enumerate() {
                 let given = sum_of(&mut gpu, &part(rank, turn, len)).expect("the group is whole");
@@ -69,17 +70,21 @@ fn sums_are_the_tree_of_all_parts_by_every_route() {
             }
             let counts = gpu.exchange().expect("a rank").counts();
             // Tries and a second piece of the longest go over the exchange where they are carried.
-            let more = if most == GateRoute::Carried { 8 + 1 } else { 0 };
+            let more = if most == Carried { 8 + 1 } else { 0 };
             assert_eq!(counts.of(GateKind::Ffn), lengths.len() as u64 + more);
         });
     }
 }
 
 #[test]
-fn rows_of_processes_meet_in_shared_windows() {
+fn rows_of_processes_meet_in_windows() {
+    [GateRoute::Peer, GateRoute::Shared].into_iter().for_each(rows_meet);
+}
+
+fn rows_meet(most: GateRoute) {
     let starts = [0, 20, 43];
     let all = on_all(2, |local| {
-        let mut gpu = card(local, GateRoute::Shared, LONG);
+        let mut gpu = card(local, most, LONG);
         gpu.join_epoch().expect("all are there");
         let rank = gpu.exchange().expect("a rank").rank();
         let arena = gpu.arena();
@@ -117,7 +122,8 @@ fn a_processor_passes_the_gates_of_a_card() {
         on_all(2, |local| {
             let rank = Exchange::rank(&local);
             if rank == 0 {
-                let mut gpu = card(local, GateRoute::Shared, LONG);
+                // A processor has no card's memory to give.
+                let mut gpu = card(local, GateRoute::Peer, LONG);
                 gpu.join_epoch().expect("all are there");
                 for (turn, len) in LENGTHS.into_iter().enumerate() {
                     let given = sum_of(&mut gpu, &part(0, turn, len)).expect("both are there");
@@ -179,7 +185,7 @@ fn damaged_and_missing_parts_end_in_an_error() {
 /// In a new epoch the ranks try anew, in new windows, and go on.
 #[test]
 fn a_new_epoch_has_windows_of_its_own() {
-    for most in [GateRoute::Shared, GateRoute::Carried] {
+    for most in [GateRoute::Peer, GateRoute::Shared, GateRoute::Carried] {
         on_all(2, |local| {
             let mut gpu = card(local, most, LONG);
             gpu.join_epoch().expect("all are there");
@@ -235,6 +241,6 @@ fn windows_that_are_not_offered_are_refused() {
     std::fs::remove_file(path).expect("it is there");
     let mut wait = Wait::new(Duration::ZERO, &|| true);
     let slot = Slot { ranks: 2, from: 1, sequence: 1, epoch: 0, chunked: false };
-    let whole = Map::new(super::super::window::bytes(2)).expect("a machine has some memory");
+    let whole = Map::new(bytes(2)).expect("a machine has some memory");
     assert!(!slot.take(&whole, &mut [0; 12], &mut wait), "nothing is there");
 }
