@@ -64,13 +64,45 @@ pub(crate) const fn fields(format: Format) -> &'static [Field] {
     }
 }
 
+/// How blocks follow each other in a tile: the second fields of some, then their first fields, then
+/// the same of the next ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runs {
+    /// Blocks of a run.
+    pub count: usize,
+    /// Bytes of a block's first field (codes) and of its second (what scales them; 0 if there is
+    /// none).
+    pub sizes: [usize; FIELDS],
+}
+
+impl Runs {
+    /// Those of a format.
+    pub const fn of(format: Format) -> Self {
+        let fields = fields(format);
+        let second = if fields.len() == FIELDS { fields[1].tile_bytes() } else { 0 };
+        let count = if 0 < second && second < LINE { LINE / second } else { 1 };
+        Runs { count, sizes: [fields[0].tile_bytes(), second] }
+    }
+
+    /// Bytes from a field of a run's last block to that of the next run's first.
+    pub const fn steps(&self) -> [usize; FIELDS] {
+        let [first, second] = self.sizes;
+        [first + self.count * second, second + self.count * first]
+    }
+
+    /// Where the fields of a block start in a tile.
+    pub const fn start(&self, block: usize) -> [usize; FIELDS] {
+        let ([first, second], at) = (self.sizes, block % self.count);
+        let run = (block - at) * (first + second);
+        [run + self.count * second + at * first, run + at * second]
+    }
+}
+
 /// The tile of one matrix shape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     fields: &'static [Field],
-    /// Blocks whose second fields lie together, and how many bytes those are.
-    run: usize,
-    head: usize,
+    runs: Runs,
     block_bytes: usize,
     /// Blocks of a row.
     pub blocks: usize,
@@ -86,23 +118,11 @@ impl Plan {
         // Every size below is at most this.
         let bytes = format.row_bytes(columns)?.checked_mul(TILE_ROWS)?;
         bytes.checked_add((FIELDS + 1) * LINE)?;
-        let fields = fields(format);
-        let second = fields.get(1).map_or(0, Field::tile_bytes);
-        let run = LINE.checked_div(second).map_or(1, |blocks| blocks.max(1));
-        let head = run * second;
-        let tile_bytes = blocks * fields[0].tile_bytes() + blocks.div_ceil(run) * head;
+        let (fields, runs) = (fields(format), Runs::of(format));
+        let [codes, scales] = runs.sizes;
+        let tile_bytes = blocks * codes + blocks.next_multiple_of(runs.count) * scales;
         let tile_bytes = tile_bytes.next_multiple_of(LINE);
-        Some(Plan { fields, run, head, block_bytes: info.block_bytes, blocks, tile_bytes })
-    }
-
-    /// Where a field of a block starts in a tile.
-    #[inline(always)]
-    fn start(&self, field: usize, block: usize) -> usize {
-        let (runs, codes) = (block / self.run, self.fields[0].tile_bytes());
-        match field {
-            0 => block * codes + (runs + 1) * self.head,
-            _ => runs * (self.head + self.run * codes) + block % self.run * (self.head / self.run),
-        }
+        Some(Plan { fields, runs, block_bytes: info.block_bytes, blocks, tile_bytes })
     }
 
     /// Packs rows (at most 16, of whole blocks) into a tile of zeros.
@@ -124,7 +144,7 @@ impl Plan {
         let step = if self.block_bytes == UNIT { SOME } else { 1 };
         for first in (0..self.blocks).step_by(step) {
             let count = step.min(self.blocks - first) * field.count;
-            let (units, _) = tile[self.start(index, first)..].as_chunks_mut::<UNIT>();
+            let (units, _) = tile[self.runs.start(first)[index]..].as_chunks_mut::<UNIT>();
             let (units, _) = units.as_chunks_mut::<TILE_ROWS>();
             let (units, start) = (&mut units[..count], first * self.block_bytes + field.offset);
             for (row, bytes) in rows.chunks_exact(row_bytes).enumerate() {
@@ -141,7 +161,7 @@ impl Plan {
     pub fn unpack_row(&self, tile: &[u8], row: usize, first: usize, out: &mut [u8]) {
         for (index, field) in self.fields.iter().enumerate() {
             for (at, block) in out.chunks_exact_mut(self.block_bytes).enumerate() {
-                let start = self.start(index, first + at);
+                let start = self.runs.start(first + at)[index];
                 let units = tile[start..].chunks_exact(field.unit * TILE_ROWS);
                 let to = block[field.offset..].chunks_exact_mut(field.unit).take(field.count);
                 for (to, rows) in to.zip(units) {
@@ -154,7 +174,7 @@ impl Plan {
     /// Bytes from the start of a tile to the fields of its first block for vectors that start at
     /// `row`.
     pub fn offsets(&self, row: usize) -> [usize; FIELDS] {
-        let mut offsets = [self.start(0, 0), self.start(1, 0)];
+        let mut offsets = self.runs.start(0);
         for (offset, field) in offsets.iter_mut().zip(self.fields) {
             *offset += row * field.unit;
         }

@@ -7,6 +7,7 @@ use super::layout::FIELDS;
 use super::panel::Rows;
 use super::simd::{Codes, Simd, at};
 use super::tile::{Due, FloatFormat, IntFormat};
+use ironstar_quant::Format;
 
 pub(crate) struct F32;
 pub(crate) struct F16;
@@ -131,9 +132,8 @@ impl Rows for Q8_0 {
 }
 
 impl IntFormat for Q8_0 {
+    const FORMAT: Format = Format::Q8_0;
     const BY_ROWS: bool = true;
-    const LINES: usize = 8;
-    const SCALES: usize = 2 * TILE_ROWS;
     const UNPACKED: usize = UNPACKED;
 
     #[inline(always)]
@@ -264,9 +264,8 @@ impl Rows for Q4_0 {
 }
 
 impl IntFormat for Q4_0 {
+    const FORMAT: Format = Format::Q4_0;
     const BY_ROWS: bool = true;
-    const LINES: usize = 4;
-    const SCALES: usize = 2 * TILE_ROWS;
     const UNPACKED: usize = UNPACKED;
 
     #[inline(always)]
@@ -336,9 +335,8 @@ impl Rows for Mxfp4 {
 }
 
 impl IntFormat for Mxfp4 {
+    const FORMAT: Format = Format::Mxfp4;
     const BY_ROWS: bool = true;
-    const LINES: usize = 4;
-    const SCALES: usize = TILE_ROWS;
     const UNPACKED: usize = UNPACKED;
 
     #[inline(always)]

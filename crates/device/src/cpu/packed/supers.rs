@@ -1,13 +1,13 @@
 //! Formats with super-blocks of 256: one block of a vector of rows times the same block of `R`
 //! activation rows, by the expressions of the format's file in `ironstar_quant`.
 
-use super::TILE_ROWS;
 use super::inputs::{Record256, View, WEIGHT_OFFSET, Woven256, wide_words, woven_words};
 use super::layout::FIELDS;
 use super::narrow::{bytes, half, scaled, word};
 use super::panel::Rows;
 use super::simd::{Codes, Simd, at};
 use super::tile::{Due, IntFormat};
+use ironstar_quant::Format;
 
 pub(crate) struct Q2K;
 pub(crate) struct Q3K;
@@ -18,8 +18,8 @@ pub(crate) struct Iq2Xxs;
 
 /// What differs between the K formats: a super-block is 16 pieces of 16 codes.
 trait Super: Codes {
-    /// Words of a block.
-    const WORDS: usize;
+    /// Which one.
+    const FORMAT: Format;
     /// Pieces that share a scale: 1 or 2.
     const PIECES: usize;
     /// What stored codes are too large by; 0 where there are minimums.
@@ -62,8 +62,7 @@ impl<F: Super> Rows for F {
 }
 
 impl<F: Super> IntFormat for F {
-    const LINES: usize = F::WORDS;
-    const SCALES: usize = if F::MINIMUMS { 4 * TILE_ROWS } else { 2 * TILE_ROWS };
+    const FORMAT: Format = F::FORMAT;
     const UNPACKED: usize = parts::ALL;
 
     #[inline(always)]
@@ -73,7 +72,7 @@ impl<F: Super> IntFormat for F {
         x: [*const u8; R],
         acc: &mut [S::F; R],
     ) {
-        // SAFETY: the caller's promise; a block has WORDS words and one or two f16.
+        // SAFETY: the caller's promise; a block has so many words and one or two f16.
         unsafe {
             let words = fields[0];
             let [scales, minimums] = F::scales::<S>(words);
@@ -92,12 +91,12 @@ impl<F: Super> IntFormat for F {
             let mut i = start;
             for (quad, &scales) in scales[..4 / F::PIECES].iter().enumerate() {
                 if F::PIECES == 1 {
-                    due.ask::<S, 4>(F::WORDS, quad);
+                    due.ask::<S, 4>(Self::LINES, quad);
                 }
                 for sub in 0..4 {
                     let at = 4 * quad + sub;
                     if F::PIECES == 2 {
-                        due.ask::<S, 8>(F::WORDS, at);
+                        due.ask::<S, 8>(Self::LINES, at);
                     }
                     let scale = S::signed_byte(scales, shift(sub));
                     let folds = folds::<S, F>() && R >= 4;
@@ -455,7 +454,7 @@ impl Codes for Q2K {
 }
 
 impl Super for Q2K {
-    const WORDS: usize = 20;
+    const FORMAT: Format = Format::Q2K;
     const PIECES: usize = 1;
     const OFFSET: i32 = 0;
     const MINIMUMS: bool = true;
@@ -481,7 +480,7 @@ impl Codes for Q3K {
 }
 
 impl Super for Q3K {
-    const WORDS: usize = 27;
+    const FORMAT: Format = Format::Q3K;
     const PIECES: usize = 1;
     const OFFSET: i32 = 4;
     const MINIMUMS: bool = false;
@@ -541,7 +540,7 @@ unsafe fn scales6<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
 }
 
 impl Super for Q4K {
-    const WORDS: usize = 35;
+    const FORMAT: Format = Format::Q4K;
     const PIECES: usize = 2;
     const OFFSET: i32 = 0;
     const MINIMUMS: bool = true;
@@ -565,7 +564,7 @@ impl Codes for Q5K {
 }
 
 impl Super for Q5K {
-    const WORDS: usize = 43;
+    const FORMAT: Format = Format::Q5K;
     const PIECES: usize = 2;
     const OFFSET: i32 = 0;
     const MINIMUMS: bool = true;
@@ -592,7 +591,7 @@ impl Codes for Q6K {
 }
 
 impl Super for Q6K {
-    const WORDS: usize = 52;
+    const FORMAT: Format = Format::Q6K;
     const PIECES: usize = 1;
     const OFFSET: i32 = 32;
     const MINIMUMS: bool = false;
@@ -681,8 +680,7 @@ impl Rows for Iq2Xxs {
 }
 
 impl IntFormat for Iq2Xxs {
-    const LINES: usize = 16;
-    const SCALES: usize = 2 * TILE_ROWS;
+    const FORMAT: Format = Format::Iq2Xxs;
     const UNPACKED: usize = 8 * GROUP + 1;
 
     #[inline(always)]

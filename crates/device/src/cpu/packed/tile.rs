@@ -3,10 +3,10 @@
 use super::TILE_ROWS;
 use super::floats;
 use super::inputs::{View, Words};
-use super::layout::{FIELDS, LINE, Plan};
+use super::layout::{FIELDS, LINE, Plan, Runs};
 use super::panel::{PANEL_ROWS, Panels, Rows, kernel_rows};
 use super::simd::{Simd, TileKernel};
-use ironstar_quant::{SHARDS, part_blocks};
+use ironstar_quant::{Format, SHARDS, part_blocks};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -73,12 +73,12 @@ impl Part<'_> {
 pub(crate) trait IntFormat: Rows {
     /// Whether [`Simd::dots_signed`] does its products, so that many rows at once pay.
     const BY_ROWS: bool = false;
+    /// Which one.
+    const FORMAT: Format;
+    /// How its blocks follow each other in a tile.
+    const RUNS: Runs = Runs::of(Self::FORMAT);
     /// Cache lines of a tile's first field that a block takes.
-    const LINES: usize;
-    /// Bytes of its second field that a block takes.
-    const SCALES: usize;
-    /// Blocks whose scales share a line: as `Plan` has it.
-    const RUN: usize = if Self::SCALES < LINE { LINE / Self::SCALES } else { 1 };
+    const LINES: usize = Self::RUNS.sizes[0] / LINE;
     /// Vectors that a block unpacks to.
     const UNPACKED: usize;
 
@@ -173,7 +173,8 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
 /// Most input rows of a part, so that they stay in the second-level cache while tiles pass by.
 pub(crate) const INPUTS: usize = 96;
 /// How far ahead weights are asked for, in bytes: more than a core reads while an idle memory
-/// answers, since a busy one takes longer.
+/// answers, since a busy one takes longer. Tiles are one stream, so what lies there may be of a later
+/// tile.
 const AHEAD: usize = 8 << 10;
 /// Bytes of a tile that stay in the first-level cache while input rows pass by.
 const RESIDENT: usize = 24 << 10;
@@ -237,7 +238,39 @@ pub(super) struct Vector<'a> {
     /// Which lanes are rows of the group.
     lanes: Range<usize>,
     /// First block of each shard, and the end; not for float formats, whose shards are finer.
-    shard_starts: [usize; SHARDS + 1],
+    shard_starts: &'a [usize; SHARDS + 1],
+}
+
+/// The fields of a vector's blocks, one block after the other.
+struct Walk<F> {
+    fields: [*const u8; FIELDS],
+    /// Blocks of the run from here on.
+    left: usize,
+    format: PhantomData<F>,
+}
+
+impl<F: IntFormat> Walk<F> {
+    /// Starts at a block.
+    #[inline(always)]
+    fn new(vector: &Vector<'_>, block: usize) -> Self {
+        let ([codes, scales], first) = (F::RUNS.start(block), F::RUNS.start(0)[0]);
+        let fields =
+            [vector.fields[0].wrapping_add(codes - first), vector.fields[1].wrapping_add(scales)];
+        Walk { fields, left: F::RUNS.count - block % F::RUNS.count, format: PhantomData }
+    }
+
+    /// The fields of the block that is next.
+    #[inline(always)]
+    fn next(&mut self) -> [*const u8; FIELDS] {
+        let fields = self.fields;
+        self.left -= 1;
+        let mut steps = F::RUNS.sizes;
+        if self.left == 0 {
+            (steps, self.left) = (F::RUNS.steps(), F::RUNS.count);
+        }
+        self.fields = [fields[0].wrapping_add(steps[0]), fields[1].wrapping_add(steps[1])];
+        fields
+    }
 }
 
 /// Calls `f` for every vector of rows and each group that has rows in it: for as many shards at a
@@ -271,11 +304,18 @@ unsafe fn each_vector<S: Simd>(
             if rows.is_empty() {
                 continue;
             }
-            for group in rows.start / group_rows..=(rows.end - 1) / group_rows {
+            // Without groups nothing is divided: that takes as long as a block or two.
+            let groups = if part.groups == 1 {
+                0..=0
+            } else {
+                rows.start / group_rows..=(rows.end - 1) / group_rows
+            };
+            for group in groups {
                 let begin = rows.start.max(group * group_rows) - rows.start;
                 let end = rows.end.min((group + 1) * group_rows) - rows.start;
                 let first = rows.start.cast_signed() - (group * group_rows).cast_signed();
                 let lanes = begin..end;
+                let shard_starts = &shard_starts;
                 let vector = Vector { part, fields, group, first, lanes, shard_starts };
                 // SAFETY: the caller's promise; in the end all shards of every input are there.
                 unsafe {
@@ -327,45 +367,17 @@ impl<S: Simd> Gather<'_, S> {
 }
 
 impl Vector<'_> {
-    /// Codes and scales of a block.
-    #[inline(always)]
-    fn block<F: IntFormat>(&self, block: usize) -> [*const u8; FIELDS] {
-        let (codes, scales, runs) = (F::LINES * LINE, F::RUN * F::SCALES, block / F::RUN);
-        [
-            self.fields[0].wrapping_add(block * codes + runs * scales),
-            self.fields[1]
-                .wrapping_add(runs * (scales + F::RUN * codes) + block % F::RUN * F::SCALES),
-        ]
-    }
-
-    /// The block to ask for while `block` is multiplied, which may be one of the next tile; asks
-    /// for its scales.
-    ///
-    /// # Safety
-    /// The machine has `S`.
-    #[inline(always)]
-    unsafe fn due<S: Simd, F: IntFormat>(&self, block: usize) -> Due {
-        let plan = self.part.plan;
-        let (mut due, mut tile) = (block + AHEAD.div_ceil(F::LINES * LINE).min(plan.blocks), 0);
-        if due >= plan.blocks {
-            (due, tile) = (due - plan.blocks, plan.tile_bytes);
-        }
-        let [codes, scales] = self.block::<F>(due);
-        // SAFETY: the caller's promise; any address may be asked for.
-        unsafe { S::prefetch(scales.wrapping_add(tile)) };
-        Due(codes.wrapping_add(tile))
-    }
-
     /// What panel `panel` asks for while blocks are multiplied: its share of what lies behind them,
     /// which is the next tile behind the last one.
     #[inline(always)]
-    fn next_pass<F: IntFormat>(&self, blocks: Range<usize>, panel: usize) -> Next<'_> {
+    fn next_pass<F: IntFormat>(&self, blocks: Range<usize>, panel: usize) -> Next {
         let (plan, panels) = (self.part.plan, self.part.inputs.len().div_ceil(PANEL_ROWS));
         let share = F::LINES.div_ceil(panels);
         let lines = (panel * share).min(F::LINES)..((panel + 1) * share).min(F::LINES);
+        let [first, begin] = [F::RUNS.start(0)[0], F::RUNS.start(blocks.start)[0]];
         let last = blocks.end == plan.blocks;
-        let (first, tile) = if last { (0, plan.tile_bytes) } else { (blocks.end, 0) };
-        Next { vector: self, first, tile, lines, scales: panel == 0 }
+        let end = if last { plan.tile_bytes + first } else { F::RUNS.start(blocks.end)[0] };
+        Next { ahead: end - begin, lines, scales: panel == 0 }
     }
 
     /// Number of the group's input `input` in the output, and its row.
@@ -605,8 +617,9 @@ unsafe fn int_panels<S: Simd, F: IntFormat>(
     let room = room[..blocks.len() * F::UNPACKED].as_mut_ptr().cast::<S::I>();
     // SAFETY: the caller's promise; as many vectors as the blocks unpack to are there.
     unsafe {
-        for (at, block) in blocks.enumerate() {
-            F::unpack::<S>(vector.block::<F>(block), room.add(at * F::UNPACKED));
+        let mut walk = Walk::<F>::new(vector, blocks.start);
+        for at in 0..blocks.len() {
+            F::unpack::<S>(walk.next(), room.add(at * F::UNPACKED));
         }
         each_panel::<S, F, true>(vector, from, room, &mut to);
     }
@@ -699,12 +712,13 @@ unsafe fn unpacked_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: u
 ) {
     let (start, end) = (vector.shard_starts[shards.start], vector.shard_starts[shards.end]);
     let next = vector.next_pass::<F>(start..end, panel);
+    let mut walk = Walk::<F>::new(vector, start);
     // SAFETY: the caller's promise.
     unsafe {
         for shard in shards {
             let mut acc = [S::zero(); R];
             for block in vector.shard_starts[shard]..vector.shard_starts[shard + 1] {
-                next.ask::<S, F>(block - start);
+                next.ask::<S>(walk.next());
                 let mut x = rows;
                 for x in &mut x {
                     *x = x.add(block * record);
@@ -723,32 +737,29 @@ unsafe fn unpacked_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: u
 }
 
 /// What a panel asks for of the weights of the next pass.
-struct Next<'a> {
-    vector: &'a Vector<'a>,
-    /// The block that the pass begins with, and how far behind this tile its own lies.
-    first: usize,
-    tile: usize,
+struct Next {
+    /// How far behind these weights they lie.
+    ahead: usize,
     /// Lines of each block's codes.
     lines: Range<usize>,
     /// Whether scales too.
     scales: bool,
 }
 
-impl Next<'_> {
-    /// Asks for the share of one block.
+impl Next {
+    /// Asks for the share that lies behind one block.
     ///
     /// # Safety
     /// The machine has `S`.
     #[inline(always)]
-    unsafe fn ask<S: Simd, F: IntFormat>(&self, block: usize) {
-        let [codes, scales] = self.vector.block::<F>(self.first + block);
+    unsafe fn ask<S: Simd>(&self, [codes, scales]: [*const u8; FIELDS]) {
         // SAFETY: the caller's promise; any address may be asked for.
         unsafe {
             for line in self.lines.clone() {
-                S::prefetch_far(codes.wrapping_add(self.tile + line * LINE));
+                S::prefetch_far(codes.wrapping_add(self.ahead + line * LINE));
             }
             if self.scales {
-                S::prefetch_far(scales.wrapping_add(self.tile));
+                S::prefetch_far(scales.wrapping_add(self.ahead));
             }
         }
     }
@@ -769,17 +780,17 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
     shards: Range<usize>,
     to: &mut [[MaybeUninit<S::F>; SHARDS]],
 ) {
+    let mut walk = Walk::<F>::new(vector, vector.shard_starts[shards.start]);
+    // Later rows ask for what is there.
+    let ahead = if first { AHEAD } else { 0 };
     // SAFETY: the caller's promise.
     unsafe {
         for shard in shards {
             let mut acc = [S::zero(); R];
             for block in vector.shard_starts[shard]..vector.shard_starts[shard + 1] {
-                // Later rows ask for what is there.
-                let fields = vector.block::<F>(block);
-                let mut due = Due(fields[0]);
-                if first {
-                    due = vector.due::<S, F>(block);
-                }
+                let fields = walk.next();
+                let due = Due(fields[0].wrapping_add(ahead));
+                S::prefetch(fields[1].wrapping_add(ahead));
                 let mut x = rows;
                 for x in &mut x {
                     *x = x.add(block * record);
