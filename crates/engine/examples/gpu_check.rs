@@ -2,7 +2,7 @@
 //! answer however a prompt is cut, and how fast it reads and answers, kernel by kernel.
 //!
 //! `gpu_check MODEL.gguf [--against-cpu] [--prompt N] [--answer N] [--times] [--chunk N]
-//! [--timeline] [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates | --nccl]]
+//! [--timeline] [--serial] [--quick] [--ranks N [--devices A,B] [--host-gates | --nccl]] [--part N]
 //! [--disable SHORTCUT]... [--sessions N] [--depths A,B,...] [--oracle FOLDER]
 //! [--drafter FILE] [--compare NAME,NAME|all [--rounds N]]
 //! [--compare-depths NAMES] [--compare-prompt NAMES] [--compare-sessions NAMES] [--host] [--dry]`
@@ -12,10 +12,12 @@
 //! with and without guesses. `--compare` says what each of these shortcuts is worth for a token,
 //! and its sisters for one behind a long state, the prompt and common steps. `--quick` leaves out
 //! the cuts of the prompt. With `--ranks` the model is shared by cards; the hash of the logits
-//! along the answer is that of one card. `--host` is for trying all this without a card, `--dry`
+//! along the answer is that of one card. `--part N` is rank 0 of N on one card without the others:
+//! its speed is that of a rank whose gates cost nothing, its tokens are wrong. `--host` is for trying all this without a card, `--dry`
 //! only looks whether the words are understood.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
+use ironstar_cluster::Alone;
 use ironstar_device::{
     Backend, CudaConfig, Gpu, GpuConfig, KernelTimes, Peers, Timeline, cuda_devices,
     timeline_tables,
@@ -139,7 +141,12 @@ fn alone(
     let device = words.devices.first().copied().unwrap_or(0);
     let serial = words.serial;
     let cuda = CudaConfig { device, cache, times, serial, timeline, ..CudaConfig::default() };
-    Ok(Box::new(Gpu::cuda(&cuda, config)?))
+    let gpu = Gpu::cuda(&cuda, config)?;
+    Ok(Box::new(match words.part {
+        0 => gpu,
+        // What a rank computes, as if nobody had to be waited for.
+        ranks => gpu.with_exchange(Box::new(Alone::new(0, ranks))).with_gates_left_out(),
+    }))
 }
 
 fn cards(

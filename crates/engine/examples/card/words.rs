@@ -24,6 +24,7 @@ pub struct Words {
     pub answer: usize,
     pub chunk: usize,
     pub ranks: usize,
+    pub part: usize,
     pub devices: Vec<u32>,
     pub host_gates: bool,
     pub nccl: bool,
@@ -56,6 +57,7 @@ pub fn words() -> Outcome<Words> {
             "--chunk" => words.chunk = number(&word, &value()?)?,
             "--sessions" => words.sessions = number(&word, &value()?)?,
             "--ranks" => words.ranks = number(&word, &value()?)?,
+            "--part" => words.part = number(&word, &value()?)?,
             "--rounds" => compare.rounds = number::<usize>(&word, &value()?)?.max(1),
             "--devices" => words.devices = numbers(&word, &value()?)?,
             "--depths" => words.depths = numbers(&word, &value()?)?,
@@ -89,6 +91,9 @@ impl Words {
         self.ranks = self.devices.len();
         if self.prompt < 2 || self.answer == 0 || self.chunk == 0 || self.ranks == 0 {
             return Err("--prompt is 2 or more; --answer, --chunk and --ranks are not 0".into());
+        }
+        if self.part > 0 && (self.ranks > 1 || self.against_cpu) {
+            return Err("--part is one card that computes a rank's part, and wrong tokens".into());
         }
         let Compare { token, depth, prompt, session, rounds, .. } = compare;
         if [&token, &depth, &prompt, &session].into_iter().all(Vec::is_empty) {
