@@ -53,6 +53,8 @@ fn answer(engine: &mut Engine, session: &mut Session, tokens: usize) -> Outcome<
 pub fn first_token(engine: &mut Engine, prompt: &[u32]) -> Outcome<()> {
     let mut session = engine.session(prompt.len() + 8)?;
     let before = &prompt[..prompt.len() - 1];
+    // A step's end that is stored would spare all before it.
+    engine.forget_checkpoints();
     let begun = Instant::now();
     session.sync(engine, before, &mut |_| {}, &CancelFlag::default())?;
     let ms = milliseconds(begun);
