@@ -1,8 +1,8 @@
-# The folder of this script has release builds of `ironstar`, `gpu_check`, `kernel_bench` and
-# `card_gates`, packed by xz or not (docs/gpu.md); it is run in the project's root, for its models
-# and oracles. Parts come in the order of their worth, each with a limit, all of them within
-# SECONDS_MAX; named parts are all that run: `cards.sh FOLDER [PART...]`. FOLDER gets two files, and
-# the end of the output is a summary.
+# The folder of this script has release builds of `ironstar`, `gpu_check`, `kernel_bench`,
+# `card_gates` and `card_lost`, packed by xz or not (docs/gpu.md); it is run in the project's root,
+# for its models and oracles. Parts come in the order of their worth, each with a limit, all of them
+# within SECONDS_MAX; named parts are all that run: `cards.sh FOLDER [PART...]`. FOLDER gets two
+# files, and the end of the output is a summary.
 set -u
 out=${1:?a folder for the logs}
 shift
@@ -23,7 +23,7 @@ mkdir -p "$out"
 : >"$out/summary.txt"
 : >"$out/cards.log"
 
-for name in ironstar gpu_check kernel_bench card_gates; do
+for name in ironstar gpu_check kernel_bench card_gates card_lost; do
     if [ -e "$here/$name.xz" ]; then
         xz -dc "$here/$name.xz" >"$work/$name" 2>/dev/null ||
             python3 -c 'import lzma,sys;sys.stdout.buffer.write(lzma.open(sys.argv[1]).read())' \

@@ -12,6 +12,8 @@ part two-8k 40 3 'hash of|reading|gates in' \
     check "$model" --prompt 8192 --answer 64 --chunk 4096 --ranks 2
 part gates 70 2 'processes with cards' card_gates
 part pair 90 2 'sums of cards|one text|other' pair
+export NCCL_NVLS_ENABLE=0
+part lost 60 4 'rank [01]' card_lost
 
 # What `sim` makes of one card's costs, beside what two cards took: threads, then processes.
 costs() {
@@ -25,6 +27,7 @@ export -f costs
 part bench-one 40 1 tps bench one
 part bench-threads 40 1 tps bench threads --ranks 2
 part bench-processes 60 1 tps bench processes --ranks 2 --transport shm
+part bench-shared 60 1 tps bench shared --ranks 2 --transport shm --gates shared
 part costs 110 10 '^ +[1-8] +1  (single|tensor [248] +[0-9])|predicted' costs
 part nccl 50 4 "$seen" check "$model" $short --ranks 2 --nccl
 part host 50 3 "$seen" check "$model" --prompt 2048 --answer 32 --chunk 2048 --ranks 2 --host-gates

@@ -14,11 +14,18 @@ fi
 [[ "$1" == synth ]] && : >"$2"
 [[ "$1" == sim ]] && echo "    2        1  tensor 2    1.5"
 [[ "$1" == bench ]] && echo '{"rows":[{"prefill_tps":3.5,"gen_tps":2.5}]}'
-echo "reading one answer against guesses SUMMARY 1 tokens/s shared fox behind launches, first"
+echo "reading one answer against guesses SUMMARY rank 0 1 tokens/s shared fox behind launches, first"
 "#;
 
-const PROGRAMS: [&str; 6] =
-    ["ironstar", "gpu_check", "kernel_bench", "card_gates", "compute-sanitizer", "nvidia-smi"];
+const PROGRAMS: [&str; 7] = [
+    "ironstar",
+    "gpu_check",
+    "kernel_bench",
+    "card_gates",
+    "card_lost",
+    "compute-sanitizer",
+    "nvidia-smi",
+];
 
 /// A folder of one test's own, removed at its end.
 struct Folder(PathBuf);
