@@ -56,6 +56,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
     }
     match command {
         Command::Quantize(flags) => commands::quantize::run(&flags),
+        Command::Pack(flags) => commands::pack::run(&flags),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "ironstar", &mut script);

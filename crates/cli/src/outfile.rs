@@ -1,7 +1,8 @@
 //! Files that commands write: what stands in their place is not lost by accident.
 
 use crate::failure::Failure;
-use std::path::Path;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
 
 /// Refuses a path where writing would destroy an input, something that is no regular file, or,
 /// without `force`, any file; and one in a folder that is not there, before hours of work are lost.
@@ -32,6 +33,42 @@ pub fn check(path: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> 
         return Err(Failure::caller(format!("{shown} exists; --force replaces it")));
     }
     Ok(())
+}
+
+/// Keeps other runs away from the same output for as long as the file is open.
+pub fn lock(file: &File, path: &Path) -> Result<(), Failure> {
+    let other = || {
+        Failure::environment(format!(
+            "{} is being written by another run; wait for it, or name another output",
+            path.display()
+        ))
+    };
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(other()),
+        Err(TryLockError::Error(error)) => return Err(Failure::file("locking", path, &error)),
+    }
+    // The run that had it may have finished in between: then the path is gone or another file.
+    if is_at(file, path) { Ok(()) } else { Err(other()) }
+}
+
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |about: std::io::Result<std::fs::Metadata>| about.ok().map(|a| (a.dev(), a.ino()));
+    place(file.metadata()).is_some() && place(file.metadata()) == place(std::fs::metadata(path))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+/// The path with something behind its name.
+pub fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    PathBuf::from(name)
 }
 
 #[cfg(test)]

@@ -68,8 +68,15 @@ fn measure(
         }
     }
     let bytes = Arc::new(bytes);
-    let matrix =
-        cpu.matrix(MatrixSource { name: "weights", format, rows, columns, stack: 1, bytes })?;
+    let matrix = cpu.matrix(MatrixSource {
+        name: "weights",
+        format,
+        rows,
+        columns,
+        stack: 1,
+        bytes,
+        planes: None,
+    })?;
     let mut best = [Duration::MAX; 2];
     for (n, best) in ROWS.into_iter().zip(&mut best) {
         let arena = cpu.arena();

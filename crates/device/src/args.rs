@@ -4,6 +4,7 @@
 
 use crate::{Buffer, Error, Matrix, Rope, SharedBytes};
 use ironstar_quant::Format;
+use ironstar_quant::planes::Layout;
 use std::ops::Range;
 
 /// The rows of one step.
@@ -48,6 +49,9 @@ pub struct MatrixSource<'a> {
     pub stack: usize,
     /// `stack * rows` rows of whole blocks; may be kept and read in place.
     pub bytes: SharedBytes,
+    /// How the blocks lie in the bytes, if they are cut into planes: for backends that take them
+    /// ([`crate::Backend::takes_planes`]).
+    pub planes: Option<Layout>,
 }
 
 /// Where the rows of a part of a tensor lie in its bytes, whose columns or rows others hold too.
@@ -78,6 +82,7 @@ impl MatrixPart {
 impl<'a> MatrixSource<'a> {
     /// The same with its rows behind one another, copied where they lie apart.
     pub(crate) fn gathered(self, strides: Option<Strides>) -> Result<MatrixSource<'a>, Error> {
+        self.check_blocks()?;
         let Some(strides) = strides else { return Ok(self) };
         let row_bytes = self.check_strides(strides)?;
         let bytes = (*self.bytes).as_ref();
@@ -91,10 +96,46 @@ impl<'a> MatrixSource<'a> {
         Ok(MatrixSource { bytes: std::sync::Arc::new(all), ..self })
     }
 
+    /// Refuses planes, for a backend that takes blocks.
+    fn check_blocks(&self) -> Result<(), Error> {
+        if self.planes.is_none() {
+            return Ok(());
+        }
+        Err(Error::Shape {
+            operation: "matrix",
+            found: format!("{} in planes", self.name),
+            wanted: "whole blocks".into(),
+        })
+    }
+
+    /// Bytes of all blocks, once planes are known to be what they say.
+    pub(crate) fn checked_len(&self) -> Result<usize, Error> {
+        let found = (*self.bytes).as_ref().len();
+        let fits = self.planes.is_none_or(|planes| {
+            let same = Layout::new(self.format, planes.blocks) == Some(planes);
+            same && planes.bytes == found as u64
+        });
+        if fits {
+            return Ok(self.block_bytes());
+        }
+        Err(Error::Shape {
+            operation: "matrix",
+            found: format!("{} has {found} bytes for {:?}", self.name, self.planes),
+            wanted: format!("all planes of blocks of {:?}", self.format),
+        })
+    }
+
+    /// Bytes of all blocks.
+    pub(crate) fn block_bytes(&self) -> usize {
+        let own = (*self.bytes).as_ref().len();
+        let planes = self.planes.map(|planes| usize::try_from(planes.block_bytes()));
+        planes.map_or(own, |bytes| bytes.unwrap_or(0))
+    }
+
     /// Bytes of a row, once every row is known to lie inside the source's bytes.
     pub(crate) fn check_strides(&self, strides: Strides) -> Result<usize, Error> {
         let MatrixSource { rows, columns, stack, .. } = *self;
-        let len = (*self.bytes).as_ref().len();
+        let len = self.block_bytes();
         let row_bytes = self.format.row_bytes(columns).filter(|bytes| *bytes > 0);
         let end = row_bytes.and_then(|bytes| {
             let rows = rows.checked_sub(1)?.checked_mul(strides.row)?;

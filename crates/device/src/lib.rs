@@ -187,6 +187,10 @@ pub trait Backend: Send {
         let found = format!("{shards} of the eight shards of {} on {}", source.name, self.name());
         Err(Error::Unsupported { found, wanted: "the cpu backend can hold a part".into() })
     }
+    /// Whether matrices may come in planes, as packed files have them.
+    fn takes_planes(&self) -> bool {
+        false
+    }
     /// Whether the device has a copy of a matrix in the memory that it shares with the host: what
     /// it was made from then only takes room from it.
     fn lets_go(&self, _matrix: Matrix) -> bool {

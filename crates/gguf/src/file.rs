@@ -3,6 +3,7 @@
 use crate::bytes::{Bytes, Made, Store, map};
 use crate::error;
 use crate::header::{self, Header, RawTensor};
+use crate::packed::{self, PLANES_KEY};
 use crate::tensor::{DataPlace, TensorInfo, TensorKind, TensorSpan, element_count};
 use crate::{Error, Metadata, Writer};
 use std::collections::HashMap;
@@ -81,8 +82,19 @@ impl Gguf {
         self.by_name.get(name).map(|index| &self.tensors[*index])
     }
 
-    /// The bytes of a tensor of this model, without a copy.
+    /// The bytes of a tensor of this model: without a copy, unless it lies in planes.
     pub fn bytes(&self, tensor: &TensorInfo) -> Result<Bytes, Error> {
+        let stored = self.stored(tensor)?;
+        let Some(planes) = tensor.planes else { return Ok(stored) };
+        let bytes = usize::try_from(planes.block_bytes()).expect("fewer than the file has");
+        let mut blocks = vec![0; bytes];
+        planes.blocks(&stored, 0, &mut blocks);
+        Ok(Bytes::of(blocks))
+    }
+
+    /// The bytes of a tensor of this model as they lie in the file, without a copy: in the order of
+    /// [`TensorInfo::planes`], or whole blocks.
+    pub fn stored(&self, tensor: &TensorInfo) -> Result<Bytes, Error> {
         let DataPlace { part, range } = self.place(tensor)?;
         if let Store::Made(made) = &*self.parts[part].store {
             let bytes = (made.make)(tensor);
@@ -129,10 +141,11 @@ impl Gguf {
     }
 
     fn from_store(name: String, store: Store) -> Result<Self, Error> {
-        let Header { metadata, tensors, data_start, alignment } = header::read(&name, &store)?;
+        let Header { metadata, tensors, data_start, alignment, is_packed } =
+            header::read(&name, &store)?;
         let mut gguf =
             Gguf { parts: Vec::new(), metadata, tensors: Vec::new(), by_name: HashMap::new() };
-        gguf.add(name, store, tensors, Data { start: data_start, alignment })?;
+        gguf.add(name, store, tensors, Data { start: data_start, alignment, is_packed })?;
         Ok(gguf)
     }
 
@@ -165,6 +178,8 @@ impl Gguf {
 pub(crate) struct Data {
     pub start: u64,
     pub alignment: u64,
+    /// Whether tensors may lie in planes.
+    pub is_packed: bool,
 }
 
 impl Data {
@@ -179,12 +194,24 @@ impl Data {
     ) -> Result<TensorInfo, Error> {
         let field = format!("tensor '{}'", raw.name);
         let wrong = |found: String, wanted: &str| error::format(file, &field, found, wanted);
-        let kind = TensorKind::from_gguf_id(raw.kind);
-        let bytes = kind.bytes(&raw.dims);
+        let in_planes = packed::format_of(raw.kind);
+        let kind = in_planes.map_or_else(|| TensorKind::from_gguf_id(raw.kind), TensorKind::Block);
+        let mut bytes = kind.bytes(&raw.dims);
+        let planes = in_planes.and_then(|format| packed::layout_of(format, &raw.dims));
+        if in_planes.is_some() {
+            bytes = planes.map(|planes| planes.bytes);
+        }
         let sized = bytes.is_some() || matches!(kind, TensorKind::Other(_));
         if element_count(&raw.dims).is_none() || !sized {
             let found = format!("dims {:?} of type {}", raw.dims, kind.name());
             return Err(wrong(found, "dims above zero and rows of whole blocks are wanted"));
+        }
+        if planes.is_some() && !self.is_packed {
+            let found = format!("it lies in planes, and there is no {PLANES_KEY}");
+            return Err(wrong(
+                found,
+                "that key says in which; the file is damaged: fetch it again",
+            ));
         }
         if !raw.offset.is_multiple_of(self.alignment) {
             let found = format!("its data is at offset {}", raw.offset);
@@ -202,6 +229,6 @@ impl Data {
                 Some(span)
             }
         };
-        Ok(TensorInfo { name: raw.name, kind, dims: raw.dims, part, span })
+        Ok(TensorInfo { name: raw.name, kind, dims: raw.dims, part, span, planes })
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::error::{self, shown};
 use crate::value::id;
-use crate::{Array, Error, Metadata, Value};
+use crate::{Array, Error, Metadata, Value, packed};
 use std::collections::HashSet;
 
 /// Bytes at the start of every GGUF file.
@@ -48,6 +48,8 @@ pub(crate) struct Header {
     /// Where tensor data begins in the file.
     pub data_start: u64,
     pub alignment: u64,
+    /// Whether tensors may lie in planes.
+    pub is_packed: bool,
 }
 
 /// Reads a header.
@@ -70,13 +72,14 @@ pub(crate) fn read(file: &str, bytes: &[u8]) -> Result<Header, Error> {
         let wanted = format!("a power of two up to {ALIGNMENT_MAX} is wanted");
         return Err(cursor.wrong(ALIGNMENT_KEY, alignment.to_string(), wanted));
     }
+    let is_packed = packed::is_announced(&metadata, alignment)?;
 
     let mut tensors = Vec::with_capacity(tensor_count);
     for index in 0..tensor_count {
         tensors.push(cursor.tensor(index)?);
     }
     let data_start = (cursor.at as u64).next_multiple_of(alignment);
-    Ok(Header { metadata, tensors, data_start, alignment })
+    Ok(Header { metadata, tensors, data_start, alignment, is_packed })
 }
 
 /// The first name that was there before.

@@ -25,6 +25,7 @@ mod file;
 mod header;
 mod imatrix;
 mod metadata;
+mod packed;
 pub mod safetensors;
 mod split;
 mod tensor;
@@ -40,6 +41,7 @@ pub use header::{
 };
 pub use imatrix::Imatrix;
 pub use metadata::Metadata;
+pub use packed::{PLANES_ALIGNMENT_KEY, PLANES_KEY, PLANES_TYPE_BASE, pack, unpack};
 pub use split::PARTS_MAX;
 pub use tensor::{DataPlace, TensorInfo, TensorKind};
 pub use value::{Array, Value};

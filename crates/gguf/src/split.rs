@@ -5,6 +5,7 @@
 
 use crate::bytes::map;
 use crate::file::{Data, Gguf};
+use crate::header::Header;
 use crate::{Error, Metadata, error, header};
 use std::path::Path;
 
@@ -107,7 +108,8 @@ impl Gguf {
             return Err(error::format(&file, NUMBER_KEY, found, wanted));
         }
         self.same_architecture(&file, &header.metadata)?;
-        let data = Data { start: header.data_start, alignment: header.alignment };
+        let Header { data_start, alignment, is_packed, .. } = header;
+        let data = Data { start: data_start, alignment, is_packed };
         self.add(file, store, header.tensors, data)
     }
 

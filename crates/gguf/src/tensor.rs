@@ -2,6 +2,7 @@
 
 use crate::header::DIMS_MAX;
 use ironstar_quant::Format;
+use ironstar_quant::planes::Layout;
 use std::ops::Range;
 
 /// What a tensor is stored as.
@@ -132,13 +133,21 @@ pub struct TensorInfo {
     pub part: usize,
     /// `None` if the kind is unknown, and with it the size.
     pub(crate) span: Option<TensorSpan>,
+    /// Where it lies in a packed file.
+    pub(crate) planes: Option<Layout>,
 }
 
 impl TensorInfo {
-    /// Bytes it takes in the file; `None` if its type is unknown.
+    /// Bytes of its data; `None` if its type is unknown. In planes it takes a little more of a file.
     #[must_use]
     pub fn byte_count(&self) -> Option<u64> {
-        self.span.map(|span| span.bytes)
+        self.span.map(|span| self.planes.map_or(span.bytes, |planes| planes.block_bytes()))
+    }
+
+    /// How its blocks lie in the file, if they are cut into planes.
+    #[must_use]
+    pub fn planes(&self) -> Option<Layout> {
+        self.planes
     }
 
     /// How many values it has.

@@ -5,7 +5,9 @@ use crate::header::{
     ALIGNMENT_DEFAULT, ALIGNMENT_KEY, ALIGNMENT_MAX, ARRAY_DEPTH_MAX, ENTRIES_MAX,
     HEADER_BYTES_MAX, MAGIC, TENSORS_MAX, VERSION,
 };
+use crate::packed::PLANES_TYPE_BASE;
 use crate::{Array, Error, TensorKind, Value, error};
+use ironstar_quant::planes::Layout;
 use std::collections::HashSet;
 use std::io::{Seek, SeekFrom, Write};
 
@@ -13,7 +15,10 @@ struct Planned {
     name: String,
     kind: TensorKind,
     dims: Vec<u64>,
+    /// Bytes in the file.
     bytes: u64,
+    /// Where its blocks lie, if they are cut into planes.
+    planes: Option<Layout>,
     /// From the start of the data.
     offset: u64,
     /// Its data is that of an earlier tensor.
@@ -91,7 +96,7 @@ impl<W: Write + Seek> Writer<W> {
 
     /// Announces a tensor (dims innermost first); its data must follow in the same order.
     pub fn tensor(&mut self, name: &str, kind: TensorKind, dims: &[u64]) -> Result<(), Error> {
-        self.announce(name, kind, dims, None)
+        self.announce(name, (kind, None), dims, None)
     }
 
     /// Announces a tensor whose data is that of an earlier one: two names for the same bytes, as
@@ -103,13 +108,15 @@ impl<W: Write + Seek> Writer<W> {
         dims: &[u64],
         with: &str,
     ) -> Result<(), Error> {
-        self.announce(name, kind, dims, Some(with))
+        self.announce(name, (kind, None), dims, Some(with))
     }
 
-    fn announce(
+    /// Announces a tensor, possibly in planes, which a packed file alone may have, or with the data
+    /// of an earlier one.
+    pub(crate) fn announce(
         &mut self,
         name: &str,
-        kind: TensorKind,
+        (kind, planes): (TensorKind, Option<Layout>),
         dims: &[u64],
         with: Option<&str>,
     ) -> Result<(), Error> {
@@ -121,6 +128,7 @@ impl<W: Write + Seek> Writer<W> {
             let wanted = "1 to 4 dims above zero and rows of whole blocks are wanted";
             return Err(wrong(name, &found, wanted));
         };
+        let bytes = planes.map_or(bytes, |planes| planes.bytes);
         let padded = self.end.checked_add(bytes);
         let end = padded.and_then(|end| end.checked_next_multiple_of(self.alignment));
         let Some(end) = end.filter(|_| self.tensors.len() < TENSORS_MAX) else {
@@ -135,7 +143,7 @@ impl<W: Write + Seek> Writer<W> {
             return Err(wrong(name, "the tensor was announced twice", "names must differ"));
         }
         let (name, dims, shared) = (name.to_owned(), dims.to_vec(), with.is_some());
-        self.tensors.push(Planned { name, kind, dims, bytes, offset, shared });
+        self.tensors.push(Planned { name, kind, dims, bytes, planes, offset, shared });
         if !shared {
             self.end = end;
         }
@@ -153,6 +161,11 @@ impl<W: Write + Seek> Writer<W> {
             return Err(wrong(name, &found, "tensors that share data have equal sizes"));
         }
         Ok(earlier.offset)
+    }
+
+    /// Whether an announced tensor has the data of an earlier one.
+    pub(crate) fn is_shared(&self, index: usize) -> bool {
+        self.tensors.get(index).is_some_and(|tensor| tensor.shared)
     }
 
     /// Writes the header if that was not done yet, and gives where data starts in the file.
@@ -274,7 +287,8 @@ impl<W: Write + Seek> Writer<W> {
             let dims = u32::try_from(tensor.dims.len()).expect("a kind has a size at 1 to 4 dims");
             header.extend(dims.to_le_bytes());
             header.extend(tensor.dims.iter().flat_map(|dim| dim.to_le_bytes()));
-            header.extend(tensor.kind.gguf_id().to_le_bytes());
+            let base = tensor.planes.map_or(0, |_| PLANES_TYPE_BASE);
+            header.extend((base + tensor.kind.gguf_id()).to_le_bytes());
             header.extend(tensor.offset.to_le_bytes());
         }
         if header.len() as u64 > HEADER_BYTES_MAX {

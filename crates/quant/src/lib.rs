@@ -36,6 +36,7 @@ pub mod hadamard;
 pub mod iq2_xxs;
 mod k_blocks;
 pub mod mxfp4;
+pub mod planes;
 pub mod q2_k;
 pub mod q3_k;
 pub mod q4_0;

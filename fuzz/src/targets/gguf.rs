@@ -2,7 +2,7 @@
 
 use super::{Target, signature};
 use ironstar_gguf::safetensors::Checkpoint;
-use ironstar_gguf::{Array, Gguf, Imatrix, TensorKind, Value, Writer};
+use ironstar_gguf::{Array, Gguf, Imatrix, TensorKind, Value, Writer, pack, unpack};
 use ironstar_quant::FORMATS;
 use std::io::Cursor;
 
@@ -15,6 +15,8 @@ pub const FILE: Target = Target {
         b"\x03\0\0\0",
         b"general.alignment",
         b"split.count",
+        b"ironstar.planes",
+        b"SI",
         b"\x09\0\0\0",
         b"\x08\0\0\0",
         b"\xff\xff\xff\xff\xff\xff\xff\x7f",
@@ -109,7 +111,11 @@ fn files() -> Vec<Vec<u8>> {
         })
         .chain([("ids".to_string(), TensorKind::I32, vec![3, 2, 1, 2])])
         .collect();
-    vec![written(&values, &every_kind), written(&values[..1], &[]), written(&[], &every_kind[..1])]
+    let all = written(&values, &every_kind);
+    let model = Gguf::from_bytes(all.clone()).expect("our own file");
+    let in_planes = pack(&model, Cursor::new(Vec::new()), &mut |_| {}).expect("known kinds");
+    let [none, one] = [written(&values[..1], &[]), written(&[], &every_kind[..1])];
+    vec![all, none, one, in_planes.into_inner()]
 }
 
 fn written(values: &[(&str, Value)], tensors: &[(String, TensorKind, Vec<u64>)]) -> Vec<u8> {
@@ -151,7 +157,26 @@ fn file(bytes: &[u8]) -> u64 {
         }
     }
     again(&gguf);
+    packed(&gguf, bytes);
     seen
+}
+
+/// Packs what was read, where that is possible: the data is the same, and comes back.
+fn packed(gguf: &Gguf, bytes: &[u8]) {
+    let alignment = gguf.metadata().opt_u64("general.alignment").ok().flatten();
+    if gguf.is_packed() || alignment > Some(4096) {
+        return;
+    }
+    let out = || Cursor::new(Vec::new());
+    let Ok(packed) = pack(gguf, out(), &mut |_| {}) else { return };
+    let packed = Gguf::from_bytes(packed.into_inner()).expect("our own file");
+    let all = gguf.tensors().iter().zip(packed.tensors());
+    for (before, after) in all.filter(|(before, _)| gguf.bytes(before).is_ok()) {
+        let [a, b] = [gguf.bytes(before), packed.bytes(after)].map(|b| b.expect("it is there"));
+        assert_eq!(*a, *b, "{} changed", before.name);
+    }
+    let back = unpack(&packed, out(), &mut |_| {}).expect("it was packed").into_inner();
+    assert!(!gguf.is_plain() || back == bytes, "another file came back");
 }
 
 /// Writes what was read, where the writer is as lenient as the reader, and compares what is read

@@ -198,7 +198,10 @@ fn card_text(text: &mut String, card: &Card) {
     let _ = writeln!(text, "  read bandwidth    {bandwidth}");
     if device.unified {
         let how = match device.reads_mapped {
-            true => "float weights are read where the file is mapped, all others are copied",
+            true => {
+                "float weights are read where the file is mapped, all others are copied; of a file \
+                 that `ironstar pack` made none are"
+            }
             false => "all weights are copied",
         };
         let _ = writeln!(text, "  shares its memory with the processor: {how}");

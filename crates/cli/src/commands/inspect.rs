@@ -79,7 +79,8 @@ impl Session {
 fn text(opened: &loading::Opened, session: Option<&Session>, flags: &Inspect) -> String {
     let mut text = String::new();
     let name = opened.gguf.metadata().opt_str("general.name").ok().flatten().unwrap_or("no name");
-    let _ = writeln!(text, "{}: {name}", opened.name);
+    let packed = if opened.gguf.is_packed() { " (packed)" } else { "" };
+    let _ = writeln!(text, "{}: {name}{packed}", opened.name);
     match session {
         Some(session) => {
             let _ = writeln!(text, "\nShape");
@@ -282,7 +283,7 @@ fn tensor_json(tensor: &ironstar_gguf::TensorInfo) -> serde_json::Value {
     let known = !matches!(tensor.kind, TensorKind::Other(_));
     serde_json::json!({
         "name": tensor.name, "type": tensor.kind.name(), "dims": tensor.dims, "part": tensor.part,
-        "bytes": tensor.byte_count(), "known": known,
+        "bytes": tensor.byte_count(), "in_planes": tensor.planes().is_some(), "known": known,
     })
 }
 

@@ -5,6 +5,7 @@ pub mod diff;
 pub mod doctor;
 pub mod eval;
 pub mod inspect;
+pub mod pack;
 pub mod perplexity;
 pub mod quantize;
 pub mod replay;

@@ -16,6 +16,8 @@ pub struct CardPlan<'a> {
     context: usize,
     drafts: bool,
     weights: u64,
+    /// Whether the card reads them in the file's pages.
+    in_place: bool,
     /// Of a step.
     pub rows: usize,
 }
@@ -34,7 +36,8 @@ impl<'a> CardPlan<'a> {
         let weights = bytes(&opened.gguf) + opened.drafter.as_ref().map_or(0, bytes);
         let shape = Shape::from_metadata(opened.gguf.metadata()).ok()?;
         let (context, drafts, rows) = (flags.ctx, opened.drafter.is_some(), options.step_rows);
-        Some(CardPlan { card, shape, options, context, drafts, weights, rows })
+        let in_place = card.reads_mapped && opened.gguf.is_packed();
+        Some(CardPlan { card, shape, options, context, drafts, weights, in_place, rows })
     }
 
     /// A session's state, and what steps of so many rows need.
@@ -55,11 +58,14 @@ impl<'a> CardPlan<'a> {
     }
 
     pub fn text(&self) -> String {
-        let unified = match self.card.unified {
-            true => {
+        let unified = match (self.card.unified, self.in_place) {
+            (true, true) => {
+                ", which the processor shares: weights are read where the file is mapped"
+            }
+            (true, false) => {
                 ", which the processor shares: pages of the file are given back as they are copied"
             }
-            false => "",
+            (false, _) => "",
         };
         format!(
             "{} has {} free{unified}; the weights take {}, and {} are for a session of {} tokens \
@@ -103,6 +109,7 @@ mod tests {
                 context: 8192,
                 drafts: false,
                 weights,
+                in_place: false,
                 rows: CHUNK,
             };
             plan.choose_rows();

@@ -4,6 +4,7 @@ mod cluster;
 mod common;
 mod diff;
 mod dspark;
+mod pack;
 mod pipeline;
 #[path = "../../../cluster/tests/fake/provider.rs"]
 mod provider;

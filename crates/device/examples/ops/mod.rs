@@ -186,7 +186,8 @@ impl Maker<'_> {
     fn matrix(&mut self, format: Format, [stack, rows, columns]: [usize; 3]) -> (Matrix, usize) {
         let row = format.row_bytes(columns).expect("whole blocks");
         let bytes = Arc::new(blocks(format, row * rows * stack));
-        let source = MatrixSource { name: "bench", format, rows, columns, stack, bytes };
+        let source =
+            MatrixSource { name: "bench", format, rows, columns, stack, bytes, planes: None };
         (self.backend.matrix(source).expect("memory"), row * rows * stack)
     }
 

@@ -3,8 +3,7 @@
 //! A test compares sizes with what the C++ compiler says. Every field is a `u32`, `f32` or `u64`,
 //! the `u64` first, and there is no padding, so a struct is its bytes.
 
-use super::layout::PLANES_MAX;
-
+use ironstar_quant::planes::PLANES_MAX;
 /// Arguments of a kernel.
 ///
 /// # Safety

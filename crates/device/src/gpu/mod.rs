@@ -3,7 +3,7 @@
 //!
 //! An operation checks its operands, then records launches (`record.rs`); they run when something
 //! is read, when the next step begins, or at `finish`. `ops/` has one file a family, as the kernels
-//! and `cpu/reference` have; `layout.rs` says how weights lie, `arguments.rs` what kernels are
+//! and `cpu/reference` have; `weights.rs` how weights get there, `arguments.rs` what kernels are
 //! told.
 //! Drivers: `cuda`, and `host`, which runs the kernels on the CPU for tests.
 
@@ -17,7 +17,6 @@ mod exchange;
 #[cfg(feature = "host-driver")]
 pub(crate) mod host;
 mod lanes;
-mod layout;
 mod narrow;
 mod ops;
 mod owed;
@@ -39,9 +38,9 @@ use exchange::{Apart, Gates, Gatherer, Ranks, StepGates};
 pub use exchange::{GatePeer, GateRoute, Nccl, Peers};
 #[cfg(feature = "host-driver")]
 pub use host::HostFault;
+use ironstar_quant::planes::{Layout, PLANES_MAX};
 use ironstar_quant::{Activation, Format};
 use lanes::Access;
-use layout::{Layout, PLANES_MAX};
 use owed::Owed;
 use record::{Place, Recorder};
 use scratch::Scratch;
@@ -772,7 +771,7 @@ impl Backend for Gpu {
 
     fn matrix(&mut self, source: MatrixSource<'_>) -> Result<Matrix, Error> {
         let MatrixSource { format, rows, columns, stack, .. } = source;
-        let found = (*source.bytes).as_ref().len();
+        let found = source.checked_len()?;
         let wanted = format
             .row_bytes(columns)
             .and_then(|bytes| bytes.checked_mul(rows)?.checked_mul(stack))
@@ -788,6 +787,10 @@ impl Backend for Gpu {
 
     fn matrix_part(&mut self, source: MatrixSource<'_>, part: MatrixPart) -> Result<Matrix, Error> {
         ops::part::matrix(self, source, part)
+    }
+
+    fn takes_planes(&self) -> bool {
+        true
     }
 
     fn lets_go(&self, matrix: Matrix) -> bool {

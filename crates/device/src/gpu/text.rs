@@ -51,6 +51,10 @@ const FILES: &[(&str, &str)] = &[
     ("fast/top_pool.k", include_str!("../../kernels/fast/top_pool.k")),
 ];
 
+/// Files without kernels, of which others take functions: no part of the text is made for them.
+#[cfg(feature = "cuda")]
+const FUNCTIONS_ONLY: [&str; 2] = ["common.k", "blocks.k"];
+
 /// Bytes of the pools (`POOL`) of the kernels that have one.
 pub(crate) const POOLS: &[(&str, u32)] = &[
     ("attend_tiles", 92_480),
@@ -147,7 +151,7 @@ pub(crate) fn cuda_parts() -> Vec<String> {
     let mut parts = Vec::new();
     for file in FILES {
         let own = section(*file);
-        if file.1.contains("KERNEL") || file.1.contains("_ENTRY(") {
+        if !FUNCTIONS_ONLY.contains(&file.0) {
             parts.push(format!("{before}{MADE}{own}"));
         }
         before.push_str(&own);

@@ -1,12 +1,13 @@
 //! Weights on their way to the device: read where they lie in the file, in the order in which the
 //! device holds them, by the threads that send them ([`super::driver::Driver::upload_from`]).
+//! Blocks become planes on the device; planes of a packed file stay what they are.
 
 use super::arguments::{CutArgs, bytes_of};
 use super::driver::Address;
-use super::layout::{self, Layout};
 use super::record::Place;
 use super::{Gpu, Scratch, Shortcuts, Weights, small};
 use crate::{Error, Matrix, MatrixSource, SharedBytes, Strides};
+use ironstar_quant::planes::{self, Layout};
 use ironstar_quant::{Activation, Format};
 
 /// Matrices of fewer bytes are cut on the host, which needs no memory on the device.
@@ -20,8 +21,12 @@ const CUT_GROUPS: u32 = 512;
 const CUT_GROUP: u32 = 256;
 
 /// Rows of a stack of matrices in somebody's bytes, as one run of bytes in the device's order.
+///
+/// Strides and rows are those of blocks, also where the bytes are planes.
 pub(super) struct Laid<'a> {
     bytes: &'a [u8],
+    /// How blocks lie in the bytes, if they are cut into planes.
+    planes: Option<Layout>,
     /// Who keeps the bytes, if they can be kept.
     owner: Option<&'a SharedBytes>,
     format: Format,
@@ -37,11 +42,12 @@ pub(super) struct Laid<'a> {
 impl<'a> Laid<'a> {
     /// All of the source's bytes as they are. Their number is checked.
     pub fn whole(source: &'a MatrixSource<'_>) -> Self {
-        let bytes = (*source.bytes).as_ref();
-        let strides = Strides { start: 0, row: bytes.len(), matrix: bytes.len() };
-        let (stack, rows, row_bytes, ways) = (1, 1, bytes.len(), 1);
+        let (bytes, planes) = ((*source.bytes).as_ref(), source.planes);
+        let len = source.block_bytes();
+        let strides = Strides { start: 0, row: len, matrix: len };
+        let (stack, rows, row_bytes, ways) = (1, 1, len, 1);
         let (owner, format) = (Some(&source.bytes), source.format);
-        Laid { bytes, owner, format, strides, stack, rows, row_bytes, ways }
+        Laid { bytes, planes, owner, format, strides, stack, rows, row_bytes, ways }
     }
 
     /// Rows that may lie apart, `ways` of which are folded to one. They divide the rows.
@@ -50,8 +56,9 @@ impl<'a> Laid<'a> {
         strides: Strides,
         ways: usize,
     ) -> Result<Self, Error> {
+        source.checked_len()?;
         let row_bytes = source.check_strides(strides)?;
-        let (bytes, format) = ((*source.bytes).as_ref(), source.format);
+        let (bytes, planes, format) = ((*source.bytes).as_ref(), source.planes, source.format);
         let (mut stack, mut rows, mut row_bytes) = (source.stack, source.rows, row_bytes);
         if ways == 1 && strides.row == row_bytes {
             (rows, row_bytes) = (1, rows * row_bytes);
@@ -60,7 +67,7 @@ impl<'a> Laid<'a> {
             }
         }
         let owner = Some(&source.bytes);
-        Ok(Laid { bytes, owner, format, strides, stack, rows, row_bytes, ways })
+        Ok(Laid { bytes, planes, owner, format, strides, stack, rows, row_bytes, ways })
     }
 
     /// Bytes in all.
@@ -76,18 +83,28 @@ impl<'a> Laid<'a> {
             let (matrix, row) = (at / self.rows, at % self.rows);
             let row = row % self.ways * each + row / self.ways;
             let Strides { start, row: stride, matrix: far } = self.strides;
-            let from = &self.bytes[start + matrix * far + row * stride..][skipped..self.row_bytes];
-            let (now, later) = to.split_at_mut(from.len().min(to.len()));
-            now.copy_from_slice(&from[..now.len()]);
+            let from = start + matrix * far + row * stride + skipped;
+            let (now, later) = to.split_at_mut((self.row_bytes - skipped).min(to.len()));
+            match self.planes {
+                Some(planes) => planes.blocks(self.bytes, from, now),
+                None => now.copy_from_slice(&self.bytes[from..][..now.len()]),
+            }
             (to, at, skipped) = (later, at + 1, 0);
         }
     }
 
-    /// The bytes where they lie, if they are one run.
-    fn run(&self) -> Option<(&'a [u8], &'a SharedBytes)> {
+    /// The bytes where they lie, if that is how the device wants them: one run of blocks of a
+    /// single piece, or all planes.
+    fn in_order(&self) -> Option<&'a [u8]> {
         let is_run = self.stack == 1 && self.rows == 1 && self.ways == 1;
-        let bytes = self.bytes.get(self.strides.start..)?.get(..self.row_bytes)?;
-        self.owner.filter(|_| is_run).map(|owner| (bytes, owner))
+        let (start, bytes) = (self.strides.start, self.row_bytes);
+        match self.planes.filter(|_| is_run) {
+            Some(planes) => (bytes as u64 == planes.block_bytes()).then_some(self.bytes),
+            None if is_run && planes::pieces(self.format).len() == 1 => {
+                self.bytes.get(start..)?.get(..bytes)
+            }
+            None => None,
+        }
     }
 
     fn gathered(&self) -> Vec<u8> {
@@ -130,9 +147,10 @@ impl Gpu {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 let (stack, rows, row_bytes) = (1, 1, bytes.len());
                 let strides = Strides { start: 0, row: row_bytes, matrix: row_bytes };
-                let (format, ways, owner) = (Format::F32, 1, None);
+                let (format, ways, owner, planes) = (Format::F32, 1, None, None);
+                let bytes = &bytes;
                 let laid =
-                    Laid { bytes: &bytes, owner, format, strides, stack, rows, row_bytes, ways };
+                    Laid { bytes, planes, owner, format, strides, stack, rows, row_bytes, ways };
                 self.upload_matrix(name, &laid, matrix_bytes)?
             }
             _ => self.upload_matrix(name, laid, matrix_bytes)?,
@@ -154,7 +172,7 @@ impl Gpu {
             what: name.to_owned(),
             wanted: u64::MAX,
         })?;
-        if let Some(address) = self.in_place(format, laid) {
+        if let Some(address) = self.in_place(laid) {
             let (folded, mapped) = (None, true);
             self.placed.mapped += len as u64;
             return Ok(Weights { layout, address, matrix_bytes, folded, mapped });
@@ -162,7 +180,11 @@ impl Gpu {
         self.placed.copied += len as u64;
         let address = self.driver.alloc(layout.bytes)?;
         let driver = &mut *self.driver;
-        if layout::pieces(format).len() == 1 {
+        if let Some(bytes) = laid.in_order() {
+            let fill =
+                |start: usize, to: &mut [u8]| to.copy_from_slice(&bytes[start..][..to.len()]);
+            driver.upload_from(address, bytes.len(), &fill)?;
+        } else if planes::pieces(format).len() == 1 {
             driver.upload_from(address, len, &|start, to| laid.fill(start, to))?;
         } else if len < CUT_MIN {
             let put = |offset, bytes: &[u8]| driver.upload(address.offset(offset), bytes);
@@ -175,11 +197,9 @@ impl Gpu {
 
     /// Where kernels read a matrix in the bytes that it comes from, if they can: the layout is the
     /// same, and so are the alignment that their loads need and the memory.
-    fn in_place(&mut self, format: Format, laid: &Laid<'_>) -> Option<Address> {
-        let ([_], true) = (layout::pieces(format), self.takes(Shortcuts::MAPPED)) else {
-            return None;
-        };
-        let (bytes, owner) = laid.run()?;
+    fn in_place(&mut self, laid: &Laid<'_>) -> Option<Address> {
+        let bytes = laid.in_order()?;
+        let owner = laid.owner.filter(|_| self.takes(Shortcuts::MAPPED))?;
         let is_aligned = bytes.as_ptr().addr().is_multiple_of(ALIGNMENT);
         let address = self.driver.reach(bytes).filter(|_| is_aligned)?;
         self.placed.kept.push(owner.clone());
@@ -201,7 +221,7 @@ impl Gpu {
         };
         let kernel = self.driver.kernel("cut_planes")?;
         let narrow = |value: usize| small("matrix", value);
-        let pieces = layout::pieces(layout.format);
+        let pieces = planes::pieces(layout.format);
         let mut arguments = CutArgs {
             at: layout.planes,
             pieces: narrow(pieces.len())?,

@@ -54,6 +54,7 @@ fn matrices_that_are_not_whole() {
         columns,
         stack,
         bytes: Arc::new(vec![0u8; bytes]),
+        planes: None,
     };
     let words = ["blk.0.attn_kv.weight", "bytes"];
     refused(bench.cpu.matrix(source(Format::Q8_0, 2, 64, 1, 135)), &words);

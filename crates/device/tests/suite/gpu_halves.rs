@@ -143,8 +143,16 @@ fn kernels_of_one_row_are_taken() {
     gpu.begin(&Step::single(&[0], 0)).expect("a step");
     let mut matrix = |rows: usize| {
         let (format, bytes) = (Format::F16, encode(Format::F16, &vec![0.5; rows * 512]));
-        gpu.matrix(MatrixSource { name: "m", format, rows, columns: 512, stack: 1, bytes })
-            .expect("fits")
+        gpu.matrix(MatrixSource {
+            name: "m",
+            format,
+            rows,
+            columns: 512,
+            stack: 1,
+            bytes,
+            planes: None,
+        })
+        .expect("fits")
     };
     let matrices = [matrix(3), matrix(40)];
     let mut zeros = |len| gpu.alloc(arena, Element::F32, len).expect("small");
@@ -176,7 +184,7 @@ fn parts_of_k_have_the_shards_of_the_whole() {
         bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
         let name = "a test's part";
         let (format, stack) = (Format::F16, 1);
-        let source = MatrixSource { name, format, rows, columns: own, stack, bytes };
+        let source = MatrixSource { name, format, rows, columns: own, stack, bytes, planes: None };
         let part = MatrixPart { shards: shards_of_part, strides: None };
         let matrix = bench.cpu.matrix_part(source, part).expect("a right shape");
         let (input, out) = (bench.floats(&x), bench.zeros(n * rows));

@@ -26,7 +26,8 @@ fn part(
 ) -> Matrix {
     let ([stack, rows, columns], (bytes, shards)) = (sizes, of);
     let name = "a test's part";
-    let source = MatrixSource { name, format, rows, columns, stack, bytes: bytes.clone() };
+    let source =
+        MatrixSource { name, format, rows, columns, stack, bytes: bytes.clone(), planes: None };
     bench.cpu.matrix_part(source, MatrixPart { shards, strides: None }).expect("a right shape")
 }
 
@@ -64,7 +65,7 @@ fn parts_that_do_not_fit_are_refused() {
     assert!(text.contains("4 of the eight shards"), "{text}");
     let name = "odd";
     let (format, rows, columns, stack) = (Format::Q8_0, 12, 64, 1);
-    let source = MatrixSource { name, format, rows, columns, stack, bytes };
+    let source = MatrixSource { name, format, rows, columns, stack, bytes, planes: None };
     let text = bench
         .cpu
         .matrix_part(source, MatrixPart { shards: 1, strides: None })

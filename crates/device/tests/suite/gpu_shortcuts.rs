@@ -117,7 +117,8 @@ fn kernels(disabled: Shortcuts, then: Shortcuts) -> Vec<&'static str> {
     gpu.begin(&Step::single(&[0], 0)).expect("a step");
     let matrix = |gpu: &mut Gpu, format: Format, stack: usize, rows: usize, columns: usize| {
         let bytes = encode(format, &vec![0.5; stack * rows * columns]);
-        gpu.matrix(MatrixSource { name: "m", format, rows, columns, stack, bytes }).expect("fits")
+        gpu.matrix(MatrixSource { name: "m", format, rows, columns, stack, bytes, planes: None })
+            .expect("fits")
     };
     let mixing = matrix(&mut gpu, Format::F16, 1, 24, 4 * WIDTH);
     let mut ffn = |stack, down| Ffn {

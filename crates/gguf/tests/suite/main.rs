@@ -7,6 +7,7 @@ mod helpers;
 mod hostile;
 mod imatrix;
 mod metadata;
+mod packed;
 mod published;
 mod round_trip;
 mod split;

@@ -24,7 +24,7 @@ fn array() -> impl Strategy<Value = Array> {
     leaf.prop_recursive(3, 16, 4, |inner| vec(inner, 0..4).prop_map(Array::Array))
 }
 
-fn value() -> impl Strategy<Value = Value> {
+pub fn value() -> impl Strategy<Value = Value> {
     prop_oneof![
         any::<u8>().prop_map(Value::U8),
         any::<i8>().prop_map(Value::I8),
@@ -43,13 +43,13 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 #[derive(Clone, Debug)]
-struct Planned {
-    kind: TensorKind,
-    dims: Vec<u64>,
-    data: Vec<u8>,
+pub struct Planned {
+    pub kind: TensorKind,
+    pub dims: Vec<u64>,
+    pub data: Vec<u8>,
 }
 
-fn tensor() -> impl Strategy<Value = Planned> {
+pub fn tensor() -> impl Strategy<Value = Planned> {
     let plain = [TensorKind::I8, TensorKind::I16, TensorKind::I32, TensorKind::I64];
     let blocks = FORMATS.iter().map(|info| TensorKind::Block(info.format));
     let kinds: Vec<TensorKind> = blocks.chain(plain).chain([TensorKind::F64]).collect();

@@ -13,6 +13,7 @@ use ironstar_device::{
 };
 use ironstar_gguf::{Bytes, DataPlace, Gguf, TensorInfo, TensorKind};
 use ironstar_quant::Format;
+use ironstar_quant::planes::Layout;
 use std::collections::{HashMap, HashSet};
 
 /// Formats that [`Kind::Float`] and [`Kind::Vector`] accept.
@@ -327,10 +328,10 @@ impl<'s> Print<'s> {
     }
 
     /// Takes in this tensor of the table and those before it.
-    fn up_to(&mut self, gguf: &Gguf, last: &TensorSpec, bytes: &Bytes) -> Result<(), Error> {
+    fn up_to(&mut self, gguf: &Gguf, last: &TensorSpec, data: &Data) -> Result<(), Error> {
         while let Some(spec) = self.rest.next() {
             let is_last = spec.name == last.name;
-            self.add(gguf, spec, is_last.then_some(bytes))?;
+            self.add(gguf, spec, is_last.then_some(data))?;
             if is_last {
                 break;
             }
@@ -346,22 +347,26 @@ impl<'s> Print<'s> {
         Ok(self.hash)
     }
 
-    fn add(&mut self, gguf: &Gguf, spec: &TensorSpec, bytes: Option<&Bytes>) -> Result<(), Error> {
+    /// What is hashed are blocks, however the file has them: a packed model is the same model.
+    fn add(&mut self, gguf: &Gguf, spec: &TensorSpec, data: Option<&Data>) -> Result<(), Error> {
         const WHOLE: usize = 1 << 20;
         const SAMPLE: usize = 64;
         const SAMPLES: usize = 1024;
         let Some(info) = find(gguf, spec)? else { return Ok(()) };
         let about = format!("{} {} {:?}", spec.name, info.kind.name(), info.dims);
         self.hash.add(about.as_bytes());
-        let bytes = bytes.map_or_else(|| gguf.bytes(info), |bytes| Ok(bytes.clone()))?;
-        if bytes.len() <= WHOLE {
-            self.hash.add(&bytes);
+        let data = data.map_or_else(|| Data::stored(gguf, info), |data| Ok(data.clone()))?;
+        if data.len() <= WHOLE {
+            let mut whole = vec![0; data.len()];
+            data.read(0, &mut whole);
+            self.hash.add(&whole);
             return Ok(());
         }
-        let last = bytes.len() - SAMPLE;
+        let (last, mut sample) = (data.len() - SAMPLE, [0; SAMPLE]);
         for i in 0..SAMPLES {
             let start = last / (SAMPLES - 1) * i + last % (SAMPLES - 1) * i / (SAMPLES - 1);
-            self.hash.add(&bytes[start..start + SAMPLE]);
+            data.read(start, &mut sample);
+            self.hash.add(&sample);
         }
         Ok(())
     }
@@ -404,10 +409,10 @@ impl Held {
                 Some(info) => {
                     let place = gguf.place(info)?;
                     done += place.range.len();
-                    let bytes = places.bytes(gguf, info, &place)?;
+                    let data = places.data(gguf, info, &place, backend.takes_planes())?;
                     let (of, at) = ((shape.experts, part), (&place, &mut places));
-                    let handle = resident((spec, info, &bytes), of, backend, arena, at)?;
-                    print.up_to(gguf, spec, &bytes)?;
+                    let handle = resident((spec, info, &data), of, backend, arena, at)?;
+                    print.up_to(gguf, spec, &data)?;
                     let lets_go = matches!(handle, Handle::Matrix(m) if backend.lets_go(m));
                     if places.went(&place) && lets_go {
                         gguf.forget(info);
@@ -532,6 +537,39 @@ pub(super) fn part_of(backend: &mut dyn Backend) -> Part {
     }
 }
 
+/// The data of a tensor: whole blocks, or their planes.
+#[derive(Clone)]
+pub(super) struct Data {
+    pub bytes: Bytes,
+    pub planes: Option<Layout>,
+}
+
+impl Data {
+    /// As it lies in the file.
+    fn stored(gguf: &Gguf, info: &TensorInfo) -> Result<Self, Error> {
+        Ok(Data { bytes: gguf.stored(info)?, planes: info.planes() })
+    }
+
+    /// In blocks, which are made where the file has planes.
+    fn blocks(gguf: &Gguf, info: &TensorInfo) -> Result<Self, Error> {
+        Ok(Data { bytes: gguf.bytes(info)?, planes: None })
+    }
+
+    /// Bytes of the blocks.
+    fn len(&self) -> usize {
+        let planes = self.planes.map(|planes| planes.block_bytes());
+        planes.map_or(self.bytes.len(), |len| usize::try_from(len).expect("they are in memory"))
+    }
+
+    /// Bytes of the blocks from a place on.
+    fn read(&self, start: usize, out: &mut [u8]) {
+        match self.planes {
+            Some(planes) => planes.blocks(&self.bytes, start, out),
+            None => out.copy_from_slice(&self.bytes[start..start + out.len()]),
+        }
+    }
+}
+
 /// What is still to come of the places of a file. Tensors may share bytes; they get one handle, by
 /// which a backend that has a layout of its own sees that it has made it already.
 #[derive(Default)]
@@ -542,7 +580,7 @@ struct Coming {
     tensors: usize,
     /// Of what several tensors share.
     shared: bool,
-    bytes: Option<Bytes>,
+    data: Option<Data>,
     handles: Vec<SharedBytes>,
 }
 
@@ -553,14 +591,21 @@ impl Places {
         coming.shared = coming.tensors > 1;
     }
 
-    fn bytes(&mut self, gguf: &Gguf, info: &TensorInfo, at: &DataPlace) -> Result<Bytes, Error> {
+    fn data(
+        &mut self,
+        gguf: &Gguf,
+        info: &TensorInfo,
+        at: &DataPlace,
+        planes: bool,
+    ) -> Result<Data, Error> {
+        let read = if planes { Data::stored } else { Data::blocks };
         let Some(coming) = self.0.get_mut(at).filter(|coming| coming.shared) else {
-            return Ok(gguf.bytes(info)?);
+            return read(gguf, info);
         };
-        if coming.bytes.is_none() {
-            coming.bytes = Some(gguf.bytes(info)?);
+        if coming.data.is_none() {
+            coming.data = Some(read(gguf, info)?);
         }
-        Ok(coming.bytes.clone().expect("it was just put there"))
+        Ok(coming.data.clone().expect("it was just put there"))
     }
 
     /// The handle for these bytes of a place.
@@ -588,13 +633,13 @@ impl Places {
 
 /// Puts this rank's part of one checked tensor on the backend.
 fn resident(
-    (spec, info, bytes): (&TensorSpec, &TensorInfo, &Bytes),
+    (spec, info, data): (&TensorSpec, &TensorInfo, &Data),
     (experts, part): (usize, Part),
     backend: &mut dyn Backend,
     arena: Arena,
     (place, places): (&DataPlace, &mut Places),
 ) -> Result<Handle, Error> {
-    let piece = Piece::of(spec, part);
+    let (piece, bytes) = (Piece::of(spec, part), &data.bytes);
     let len: usize = spec.dims.iter().product();
     match (spec.kind, info.kind) {
         (Kind::Table, _) => {
@@ -620,7 +665,7 @@ fn resident(
             Ok(Handle::Buffer(buffer))
         }
         (_, TensorKind::Block(format)) => {
-            let (mut bytes, strides) = cut(spec, format, &piece, bytes.clone());
+            let (mut bytes, strides) = cut(spec, format, &piece, data);
             // What a backend copies together is nobody else's.
             if strides.is_none() {
                 bytes = places.handle(place, bytes);
@@ -632,6 +677,7 @@ fn resident(
                 columns: piece.columns.len(),
                 stack: piece.stack.len(),
                 bytes,
+                planes: data.planes,
             };
             Ok(Handle::Matrix(
                 backend.matrix_part(source, MatrixPart { shards: piece.shards, strides })?,

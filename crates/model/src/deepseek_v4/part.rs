@@ -6,7 +6,7 @@
 //! cells of their sum: half of the inner width, and from four ranks on groups of experts. All else
 //! is held by every rank.
 
-use super::load::find;
+use super::load::{Data, find};
 use super::shape::Shape;
 use super::weights::{Cut, Field, Kind, TensorSpec};
 use crate::{Error, PlanLine};
@@ -123,8 +123,9 @@ pub(super) fn cut(
     spec: &TensorSpec,
     format: Format,
     piece: &Piece,
-    bytes: Bytes,
+    data: &Data,
 ) -> (SharedBytes, Option<Strides>) {
+    let (bytes, all) = (data.bytes.clone(), 0..data.bytes.len());
     let info = format.info();
     let size = |columns: usize| columns / info.block_elements * info.block_bytes;
     let rows = spec.dims.get(1).copied().unwrap_or(1);
@@ -134,10 +135,16 @@ pub(super) fn cut(
     let whole_rows = piece.columns.len() == spec.dims[0];
     if whole_rows && (piece.stack.len() == 1 || piece.rows.len() == rows) {
         let len = piece.stack.len() * piece.rows.len() * row;
-        return (Arc::new(Slice { bytes, range: start..start + len }), None);
+        match data.planes {
+            None => return (Arc::new(Slice { bytes, range: start..start + len }), None),
+            Some(planes) if len as u64 == planes.block_bytes() => {
+                return (Arc::new(Slice { bytes, range: all }), None);
+            }
+            // Some rows of planes lie apart.
+            Some(_) => {}
+        }
     }
-    let range = 0..bytes.len();
-    (Arc::new(Slice { bytes, range }), Some(Strides { start, row, matrix }))
+    (Arc::new(Slice { bytes, range: all }), Some(Strides { start, row, matrix }))
 }
 
 /// What a rank holds of a file's weights: lines of its share of what is cut, and of what every rank

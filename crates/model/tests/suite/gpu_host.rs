@@ -203,6 +203,47 @@ fn weights_in_the_hosts_memory_are_not_there_twice() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// A packed file is the same model: its planes are read where the file is mapped, all of them, or
+/// copied as they are, or become blocks for who wants those.
+#[test]
+fn a_packed_model_gives_the_bits_of_the_one_it_was_made_from() {
+    let source = nano("nano.gguf");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nano-packed.gguf");
+    let file = std::fs::File::create(&path).unwrap();
+    ironstar_gguf::pack(&source, file, &mut |_| {}).unwrap();
+    let packed = Gguf::open(&path).unwrap();
+    let (_, options) = default_mode(1, None);
+    let config = GpuConfig::default();
+    let disabled = GpuConfig { disabled: Shortcuts::MAPPED, ..config };
+    let run = |gpu: Gpu, gguf: &Gguf| {
+        let mut runner = GpuRunner::on(gpu, gguf, None, options.clone());
+        let (placed, print) = (runner.gpu.launches(), runner.model.fingerprint());
+        ((placed.copied, placed.mapped), print, runner.cuts(&[5, 77, 9], &[2, 1]))
+    };
+    let ((all, none), print, wanted) = run(Gpu::host_apart(config).unwrap(), &source);
+    assert_eq!(none, 0);
+    let devices = [
+        (Gpu::host(config).unwrap(), (0, all)),
+        (Gpu::host(disabled).unwrap(), (all, 0)),
+        (Gpu::host_apart(config).unwrap(), (all, 0)),
+    ];
+    for (gpu, bytes) in devices {
+        let (placed, own, rows) = run(gpu, &packed);
+        assert_eq!((placed, own), (bytes, print));
+        rows.assert_same_bits(&wanted, "a packed file");
+    }
+    let floats = GpuConfig { float_products: true, ..config };
+    let [wanted, found] = [&source, &packed].map(|gguf| {
+        let mut runner = GpuRunner::on(Gpu::host(floats).unwrap(), gguf, None, options.clone());
+        runner.cuts(&[5], &[1])
+    });
+    found.assert_same_bits(&wanted, "float weights of a packed file");
+    let [wanted, found] = [&source, &packed]
+        .map(|gguf| Runner::new(gguf, None, default_mode(1, None), 512).cuts(&[5, 77, 9], [3]));
+    found.assert_same_bits(&wanted, "blocks of a packed file");
+    std::fs::remove_file(path).unwrap();
+}
+
 /// Tokens that close a group, short or long, and those that close none: one by one, in another
 /// order that lanes allow, they give the bits of all rows at once.
 #[test]

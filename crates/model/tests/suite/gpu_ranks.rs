@@ -133,6 +133,29 @@ fn cards_give_the_bits_of_one() {
     }
 }
 
+/// The same file in planes, of which cards take their rows and columns.
+fn packed(gguf: &Gguf) -> Gguf {
+    let out = std::io::Cursor::new(Vec::new());
+    let out = ironstar_gguf::pack(gguf, out, &mut |_| {}).unwrap();
+    Gguf::from_bytes(out.into_inner()).unwrap()
+}
+
+#[test]
+fn cards_take_their_parts_of_planes() {
+    let tiny = wide(4);
+    let drafter = tiny.drafter_as(&quantised);
+    let files = Files { model: tiny.gguf_as(&quantised), drafter: Some(drafter) };
+    let tokens = tiny.tokens(12);
+    let (wanted, _) = on_one(&files, &tokens);
+    let drafter = files.drafter.as_ref().map(packed);
+    let files = Files { model: packed(&files.model), drafter };
+    for (ranks, peers) in [(2, Some(Peers::host(2))), (4, None)] {
+        let work = |gpu: &mut Gpu, model: &mut Model| steps(gpu, model, &tokens, &[1, 11]);
+        let (found, _) = on_cards(&files, (ranks, peers), work);
+        found.assert_same_bits(&wanted, &format!("{ranks} cards with planes"));
+    }
+}
+
 /// A model whose vocabulary goes by equal parts, so that cards put logits together themselves.
 fn even(seed: u64) -> Tiny {
     let odd = wide(seed);

@@ -7,4 +7,5 @@ mod floats;
 mod formats;
 mod helpers;
 mod hostile;
+mod planes;
 mod round_trip;

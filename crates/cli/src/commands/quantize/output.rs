@@ -10,13 +10,14 @@ use super::plan::Planned;
 use super::source::{Source, rows_of};
 use crate::failure::Failure;
 use crate::loading;
+use crate::outfile::{lock, with_ending};
 use crate::progress::Progress;
 use ironstar_gguf::{TensorKind, Value, Writer};
 use ironstar_model::deepseek_v4::TensorSpec;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Values that are decoded at a time: 1 MiB, however large a matrix is.
 const SLAB_VALUES: usize = 1 << 18;
@@ -104,35 +105,6 @@ pub fn write(job: &Job<'_>, inputs: &Inputs<'_>) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
-}
-
-/// Keeps other runs away from the same output for as long as the file is open.
-fn lock(file: &File, path: &Path) -> Result<(), Failure> {
-    let other = || {
-        Failure::environment(format!(
-            "{} is being written by another run; wait for it, or name another output",
-            path.display()
-        ))
-    };
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(other()),
-        Err(TryLockError::Error(error)) => return Err(Failure::file("locking", path, &error)),
-    }
-    // The run that had it may have finished in between: then the path is gone or another file.
-    if is_at(file, path) { Ok(()) } else { Err(other()) }
-}
-
-#[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let place = |about: std::io::Result<std::fs::Metadata>| about.ok().map(|a| (a.dev(), a.ino()));
-    place(file.metadata()).is_some() && place(file.metadata()) == place(std::fs::metadata(path))
-}
-
-#[cfg(not(unix))]
-fn is_at(_: &File, path: &Path) -> bool {
-    path.exists()
 }
 
 /// Writes a tensor and gives its checksum.
@@ -262,10 +234,4 @@ fn save_journal(path: &Path, journal: &Journal) -> Result<(), Failure> {
     std::fs::write(&fresh, text)
         .and_then(|()| std::fs::rename(&fresh, path))
         .map_err(|error| Failure::file("writing", path, &error))
-}
-
-fn with_ending(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
 }

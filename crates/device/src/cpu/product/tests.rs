@@ -102,7 +102,7 @@ fn source(
     bytes: &[u8],
 ) -> MatrixSource<'static> {
     let bytes = Arc::new(bytes.to_vec());
-    MatrixSource { name: "test", format, rows, columns, stack, bytes }
+    MatrixSource { name: "test", format, rows, columns, stack, bytes, planes: None }
 }
 
 /// [input][row] shards by the definition.
@@ -529,8 +529,15 @@ fn matrices_of_one_handle_are_packed_once() {
         let mut packed = Packed::default();
         let mut made = |rows, columns, bytes: &SharedBytes| {
             let bytes = bytes.clone();
-            let source =
-                MatrixSource { name: "m", format: Format::Q8_0, rows, columns, stack: 1, bytes };
+            let source = MatrixSource {
+                name: "m",
+                format: Format::Q8_0,
+                rows,
+                columns,
+                stack: 1,
+                bytes,
+                planes: None,
+            };
             Weights::new(&source, &config(isa, false), &pool, &mut packed).expect("fits")
         };
         let handle: SharedBytes = Arc::new(bytes.clone());
@@ -575,6 +582,7 @@ fn a_source_of_another_size_is_refused() {
             columns,
             stack: 1,
             bytes: Arc::new(vec![0u8; 2 * 68]),
+            planes: None,
         };
         let error = Weights::new(&source, &CpuConfig::default(), &pool, &mut Packed::default())
             .err()

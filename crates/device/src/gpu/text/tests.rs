@@ -86,4 +86,5 @@ fn parts_make_every_kernel_once() {
     let prelude = kernels(CUDA_PRELUDE.1);
     assert_eq!(kernels(&made), kernels(&cuda()) - prelude);
     assert!(CUDA_PRELUDE.1.contains(MADE.trim_start_matches("#undef MADE\n")));
+    assert_eq!(parts.len() + FUNCTIONS_ONLY.len(), FILES.len(), "the others have a part each");
 }

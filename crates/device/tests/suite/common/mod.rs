@@ -95,7 +95,7 @@ impl Bench {
     pub fn encoded(&mut self, format: Format, shape: [usize; 3], bytes: Arc<Vec<u8>>) -> Matrix {
         let [stack, rows, columns] = shape;
         let name = "a test's matrix";
-        let source = MatrixSource { name, format, rows, columns, stack, bytes };
+        let source = MatrixSource { name, format, rows, columns, stack, bytes, planes: None };
         self.cpu.matrix(source).expect("a right shape")
     }
 }
