@@ -53,7 +53,7 @@ pub(crate) fn is_announced(metadata: &Metadata, alignment: u64) -> Result<bool, 
         );
         return wrong(PLANES_KEY, format!("planes of version {version}"), wanted);
     }
-    if !alignment.is_multiple_of(planes::ALIGNMENT) {
+    if !alignment.is_multiple_of(planes::ALIGNMENT.into()) {
         let found = format!("{alignment} in a file of planes");
         let wanted = format!("a multiple of {} is wanted; pack the model again", planes::ALIGNMENT);
         return wrong(ALIGNMENT_KEY, found, wanted);
@@ -106,7 +106,7 @@ pub fn pack<W: Write + Seek>(
         return Err(error::format(file, PLANES_KEY, "the model is packed already", wanted));
     }
     let was = model.metadata().opt_u32(ALIGNMENT_KEY)?;
-    let alignment = was.unwrap_or(0).max(planes::ALIGNMENT as u32);
+    let alignment = was.unwrap_or(0).max(planes::ALIGNMENT);
     let mut entries = model.metadata().entries().to_vec();
     if model.parts.len() > 1 {
         // They become one file.

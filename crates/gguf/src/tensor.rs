@@ -138,7 +138,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Bytes of its data; `None` if its type is unknown. In planes it takes a little more of a file.
+    /// Bytes of its data, of which planes take a little more; `None` if its type is unknown.
     #[must_use]
     pub fn byte_count(&self) -> Option<u64> {
         self.span.map(|span| self.planes.map_or(span.bytes, |planes| planes.block_bytes()))

@@ -10,7 +10,7 @@ use crate::Format;
 /// Most planes of a format.
 pub const PLANES_MAX: usize = 4;
 /// Planes start at multiples of so many bytes.
-pub const ALIGNMENT: u64 = 256;
+pub const ALIGNMENT: u32 = 256;
 /// Of the table of pieces, in files that have it.
 pub const VERSION: u32 = 1;
 
@@ -51,7 +51,7 @@ impl Layout {
         for (plane, (_, piece)) in planes.iter_mut().zip(pieces(format)) {
             *plane = bytes;
             let own = blocks.checked_mul(*piece as u64)?;
-            bytes = bytes.checked_add(own)?.checked_next_multiple_of(ALIGNMENT)?;
+            bytes = bytes.checked_add(own)?.checked_next_multiple_of(ALIGNMENT.into())?;
         }
         Some(Layout { format, blocks, planes, bytes })
     }

@@ -37,7 +37,7 @@ fn the_bundled_model_there_and_back() {
     let wanted = answer(&source, &[]);
     assert_eq!(answer(&packed, &[]), wanted);
     assert_eq!(answer(&packed, &["--ranks", "2"]), wanted);
-    let check = text(&["inspect", "--check", "-m", word(&packed)]);
+    let check = text(&["inspect", "--check", word(&packed)]);
     assert!(check.contains("all finite"), "{check}");
 }
 
@@ -64,7 +64,7 @@ fn what_cannot_be_is_refused_and_nothing_is_lost() {
     let at = newer.windows(key.len()).position(|bytes| bytes == key).expect("the key");
     newer[at + key.len() - 1] = 2;
     std::fs::write(&c, newer).expect("room");
-    refused(&["inspect", "-m", word(&c)], "planes of version 2");
+    refused(&["inspect", word(&c)], "planes of version 2");
     let left = std::fs::read_dir(&folder).expect("ours").count();
     assert_eq!(left, 3, "nothing else is left");
     assert!(ironstar(&["pack", "--help"]).output().is_ok_and(|o| o.status.success()));

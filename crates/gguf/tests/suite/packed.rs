@@ -86,7 +86,7 @@ proptest! {
             let stored = after.stored(after_info)?;
             prop_assert_eq!(stored.len() as u64, layout.bytes);
             let start = after.place(after_info)?.range.start as u64;
-            prop_assert!(start.is_multiple_of(ALIGNMENT));
+            prop_assert!(start.is_multiple_of(ALIGNMENT.into()));
         }
         exercise(&after);
         prop_assert!(unpacked(&after) == file, "another file came back");

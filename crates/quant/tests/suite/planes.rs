@@ -37,7 +37,7 @@ fn planes_are_a_permutation() {
         assert_eq!(pieces.iter().map(|(_, n)| n).sum::<usize>(), info.block_bytes, "{}", info.name);
         for (index, block) in file.chunks_exact(info.block_bytes).enumerate() {
             for ((start, piece), plane) in pieces.iter().zip(layout.planes) {
-                assert!(plane.is_multiple_of(ALIGNMENT));
+                assert!(plane.is_multiple_of(ALIGNMENT.into()));
                 let at = usize::try_from(plane).expect("small") + index * piece;
                 assert_eq!(out[at..at + piece], block[*start..start + piece], "{}", info.name);
             }
