@@ -173,8 +173,8 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
 /// Most input rows of a part, so that they stay in the second-level cache while tiles pass by.
 pub(crate) const INPUTS: usize = 96;
 /// How far ahead weights are asked for, in bytes: more than a core reads while an idle memory
-/// answers, since a busy one takes longer. Tiles are one stream, so what lies there may be of a later
-/// tile.
+/// answers, since a busy one takes longer. Tiles are one stream: what lies there may be of a later
+/// one.
 const AHEAD: usize = 8 << 10;
 /// Bytes of a tile that stay in the first-level cache while input rows pass by.
 const RESIDENT: usize = 24 << 10;
