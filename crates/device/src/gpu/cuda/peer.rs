@@ -7,7 +7,7 @@ use super::call::{check, failure};
 use super::context::Context;
 use crate::Error;
 use cudarc::driver::sys::{self, CUresult};
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 /// A stretch of one card's memory, in the card's primary context.
@@ -115,7 +115,8 @@ pub(super) fn window(
     // SAFETY: the address is that of an allocation of the current context.
     let status = unsafe { sys::cuIpcGetMemHandle(&raw mut handle, window.address) };
     check("asking for a handle that other processes open", status)?;
-    Ok((window, handle.reserved.map(|byte| byte.cast_unsigned())))
+    // The library's char has a sign on some processors only.
+    Ok((window, handle.reserved.map(|byte| u8::from_ne_bytes(byte.to_ne_bytes()))))
 }
 
 /// Another process's window; closed with this.
@@ -134,7 +135,7 @@ impl OpenedWindow {
     ) -> Result<OpenedWindow, Error> {
         let context = context.again()?;
         context.enter()?;
-        let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte.cast_signed()) };
+        let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| c_char::from_ne_bytes([byte])) };
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
         // SAFETY: a context is current; the driver checks the handle.
