@@ -6,7 +6,7 @@ use super::layout::FIELDS;
 use super::narrow::{bytes, half, scaled, word};
 use super::panel::Rows;
 use super::simd::{Codes, Simd, at};
-use super::tile::{Due, IntFormat};
+use super::tile::{Due, FAR, IntFormat, NEAR};
 use ironstar_quant::Format;
 
 pub(crate) struct Q2K;
@@ -28,6 +28,8 @@ trait Super: Codes {
     const MINIMUMS: bool;
     /// Whether codes times their scale, which is not negative, still are bytes.
     const FOLDS: bool = false;
+    /// As [`IntFormat::AHEAD`].
+    const AHEAD: usize = NEAR;
 
     /// Scales and minimums as signed bytes, four to a lane, in order; the first 4 / PIECES lanes of
     /// each count. Without minimums the second are the scales again.
@@ -64,6 +66,7 @@ impl<F: Super> Rows for F {
 impl<F: Super> IntFormat for F {
     const FORMAT: Format = F::FORMAT;
     const UNPACKED: usize = parts::ALL;
+    const AHEAD: usize = F::AHEAD;
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(
@@ -459,6 +462,7 @@ impl Super for Q2K {
     const OFFSET: i32 = 0;
     const MINIMUMS: bool = true;
     const FOLDS: bool = true;
+    const AHEAD: usize = FAR;
 
     #[inline(always)]
     unsafe fn scales<S: Simd>(words: *const u8) -> [[S::I; 4]; 2] {
@@ -682,6 +686,7 @@ impl Rows for Iq2Xxs {
 impl IntFormat for Iq2Xxs {
     const FORMAT: Format = Format::Iq2Xxs;
     const UNPACKED: usize = 8 * GROUP + 1;
+    const AHEAD: usize = FAR;
 
     #[inline(always)]
     unsafe fn step<S: Simd, const R: usize, const STRIDE: usize>(

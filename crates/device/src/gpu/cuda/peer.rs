@@ -135,7 +135,8 @@ impl OpenedWindow {
     ) -> Result<OpenedWindow, Error> {
         let context = context.again()?;
         context.enter()?;
-        let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| c_char::from_ne_bytes([byte])) };
+        let handle =
+            sys::CUipcMemHandle { reserved: handle.map(|byte| c_char::from_ne_bytes([byte])) };
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
         // SAFETY: a context is current; the driver checks the handle.
