@@ -13,13 +13,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <sys/mman.h>
 #include <vector>
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
 namespace host {
-enum State { READY, AT_BARRIER, AT_SIMD, DONE };
+enum State { READY, AT_BARRIER, AT_SIMD, AT_MEETING, AT_BOX, DONE };
 static const size_t STACK = 128 * 1024;
 #if defined(__x86_64__)
 typedef void* Place;
@@ -43,24 +44,36 @@ struct Fibre {
     char* stack;
     State state;
     int line;
+    uint box;
+};
+// What a box has got, of so many bytes.
+struct Box {
+    uint bytes;
+    std::vector<Sent> words;
+    bool is_full() const { return 4 * words.size() == bytes; }
 };
 struct Store {
     std::vector<uchar> bytes;
     std::vector<Word> words;
 };
 typedef void (*Entry)(void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*,
-    void*, void*, void*, void*, void*, void*, void*, void*, void*);
-static const int POINTERS = 20;
+    void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*, void*);
+static const int POINTERS = 24;
 struct Runtime {
     std::vector<Fibre> fibres;
     std::vector<uint> values[2];
-    std::vector<Store> stores;
+    // Of each group of a cluster, its arrays, and the number of its last barrier.
+    std::vector<std::vector<Store>> stores;
+    std::vector<uint> epochs;
+    std::vector<std::map<uint, Box>> boxes;
     std::vector<uint> turns;
     Place scheduler;
     Fibre* running;
     Entry entry;
     void* pointers[POINTERS];
-    uint group_serial, epoch;
+    // The last number that an epoch got; the group that runs, its first fibre and its epoch.
+    uint group_serial, last_epoch, rank, first, epoch;
+    uint ranks, threads;
     const char* name;
     char message[512];
     sigjmp_buf escape;
@@ -77,8 +90,8 @@ static thread_local Runtime* rt;
 #define FAULT(...) \
     do { \
         int n_ = snprintf(rt->message, sizeof rt->message, \
-            "kernel %s, group (%u, %u, %u): ", rt->name, rt->fibres[0].context.group.x, \
-            rt->fibres[0].context.group.y, rt->fibres[0].context.group.z); \
+            "kernel %s, group (%u, %u, %u): ", rt->name, rt->running->context.group.x, \
+            rt->running->context.group.y, rt->running->context.group.z); \
         snprintf(rt->message + n_, sizeof rt->message - (size_t)n_, __VA_ARGS__); \
         fail(); \
     } while (0)
@@ -104,7 +117,7 @@ static void entry_point()
 {
     void** p = rt->pointers;
     rt->entry(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12],
-        p[13], p[14], p[15], p[16], p[17], p[18], p[19]);
+        p[13], p[14], p[15], p[16], p[17], p[18], p[19], p[20], p[21], p[22], p[23]);
     rt->running->state = DONE;
     hand_over();
     abort();
@@ -143,11 +156,17 @@ void barrier(int line)
     rt->running->line = line;
     hand_over();
 }
+void meeting(int line)
+{
+    rt->running->state = AT_MEETING;
+    rt->running->line = line;
+    hand_over();
+}
 const uint* exchange(uint bits, int line)
 {
     Runtime* all = rt;
     Fibre* me = all->running;
-    uint t = me->context.thread, turn = all->turns[t]++ & 1u;
+    uint t = all->first + me->context.thread, turn = all->turns[t]++ & 1u;
     uint* values = all->values[turn].data();
     values[t] = bits;
     me->state = AT_SIMD;
@@ -157,39 +176,70 @@ const uint* exchange(uint bits, int line)
 }
 Array shared(int id, size_t bytes, size_t elements)
 {
-    if (rt->stores.size() <= (size_t)id) rt->stores.resize((size_t)id + 1);
-    Store& s = rt->stores[(size_t)id];
+    std::vector<Store>& stores = rt->stores[rt->rank];
+    if (stores.size() <= (size_t)id) stores.resize((size_t)id + 1);
+    Store& s = stores[(size_t)id];
     if (s.bytes.size() < bytes) s.bytes.resize(bytes);
     if (s.words.size() < elements) s.words.resize(elements, Word{0, 0, 0, 0});
     return Array{s.bytes.data(), s.words.data()};
 }
 static const uint MANY = 0xffffffffu;
-// Epochs of one group share their upper bits; 0 is never used.
+// Epochs of one cluster share their upper bits; 0 is never used. What came by a box has no writer.
 void on_read(Word& w, size_t index)
 {
-    uint t = rt->running->context.thread;
+    uint t = rt->running->context.thread, epoch = rt->epoch;
     if (w.written / 65536u != rt->group_serial)
         FAULT("thread %u reads element %zu of shared memory that nobody has written", t, index);
-    if (w.written == rt->epoch && w.writer != t)
+    if (w.written == epoch && w.writer != t && w.writer != MANY)
         FAULT("race: thread %u reads element %zu of shared memory that thread %u wrote since the "
               "last barrier",
             t, index, w.writer);
-    w.reader = w.read == rt->epoch && w.reader != t ? MANY : t;
-    w.read = rt->epoch;
+    w.reader = w.read == epoch && w.reader != t ? MANY : t;
+    w.read = epoch;
 }
 void on_write(Word& w, size_t index)
 {
-    uint t = rt->running->context.thread;
-    if (w.written == rt->epoch && w.writer != t)
+    uint t = rt->running->context.thread, epoch = rt->epoch;
+    if (w.written == epoch && w.writer != t)
         FAULT(
             "race: threads %u and %u write element %zu of shared memory between the same barriers",
             t, w.writer, index);
-    if (w.read == rt->epoch && w.reader != t)
+    if (w.read == epoch && w.reader != t)
         FAULT("race: thread %u writes element %zu of shared memory that another has read since the "
               "last barrier",
             t, index);
-    w.written = rt->epoch;
+    w.written = epoch;
     w.writer = t;
+}
+void open_box(uint box, uint bytes) { rt->boxes[rt->rank][box] = Box{bytes, {}}; }
+void put(Sent word, uint rank, uint box)
+{
+    if (rank >= rt->ranks || rt->boxes[rank].count(box) == 0)
+        FAULT("element %zu is put to group %u of a cluster, which has not opened that box",
+            word.index, rank);
+    Box& to = rt->boxes[rank][box];
+    if (to.is_full())
+        FAULT("element %zu is put to group %u of a cluster, whose box is full", word.index, rank);
+    to.words.push_back(word);
+}
+// Hands out what a full box has got.
+static void hand_out(uint rank, const Box& box)
+{
+    for (const Sent& word : box.words) {
+        std::vector<Store>& stores = rt->stores[rank];
+        if (stores.size() <= (size_t)word.id || stores[(size_t)word.id].words.size() <= word.index)
+            FAULT("element %zu is put to an array that group %u of a cluster has not", word.index,
+                rank);
+        Store& s = stores[(size_t)word.id];
+        s.words[word.index] = Word{rt->epochs[rank], MANY, 0, 0};
+        std::memcpy(s.bytes.data() + 4 * word.index, &word.bits, 4);
+    }
+}
+void wait_for_box(uint box)
+{
+    rt->running->state = AT_BOX;
+    rt->running->box = box;
+    hand_over();
 }
 void out_of_shared(size_t index, size_t elements)
 {
@@ -234,30 +284,83 @@ static void run_simdgroup(uint first)
         for (uint t = first; t < first + SIMD_WIDTH; t++) rt->fibres[t].state = READY;
     }
 }
-static void run_group(uint threads)
+// How many of these fibres wait so, all at one place.
+static uint waiting(uint first, uint end, State state)
 {
-    for (uint t = 0; t < threads; t++) start(rt->fibres[t]);
+    uint count = 0;
+    int line = -1;
+    for (uint t = first; t < end; t++) {
+        Fibre& f = rt->fibres[t];
+        if (f.state != state) continue;
+        count++;
+        if (line >= 0 && line != f.line)
+            FAULT("a barrier is reached at two places (lines %d and %d)", line, f.line);
+        line = f.line;
+    }
+    if (count != 0 && count != end - first)
+        FAULT("a barrier (line %d) is reached by %u of %u threads", line, count, end - first);
+    return count;
+}
+static void go_on(uint first, uint end)
+{
+    for (uint t = first; t < end; t++) rt->fibres[t].state = READY;
+    rt->last_epoch++;
+}
+// Lets those go on whose box is full.
+static bool open_boxes(uint rank)
+{
+    bool some = false;
+    std::map<uint, Box>& boxes = rt->boxes[rank];
+    for (uint t = rank * rt->threads; t < (rank + 1) * rt->threads; t++) {
+        Fibre& f = rt->fibres[t];
+        if (f.state != AT_BOX || boxes.count(f.box) == 0 || !boxes[f.box].is_full()) continue;
+        // Whoever comes first takes the words out.
+        hand_out(rank, boxes[f.box]);
+        boxes[f.box].bytes = 0;
+        boxes[f.box].words.clear();
+        f.state = READY;
+        some = true;
+    }
+    return some;
+}
+// Runs one group until all its threads wait for others or are done; whether any ran.
+static bool run_group(uint rank)
+{
+    uint first = rank * rt->threads, end = first + rt->threads;
+    rt->rank = rank;
+    rt->first = first;
+    rt->epoch = rt->epochs[rank];
+    bool some = open_boxes(rank) || rt->fibres[first].state == READY;
     for (;;) {
-        for (uint first = 0; first < threads; first += SIMD_WIDTH) run_simdgroup(first);
-        uint waiting = 0;
-        int line = -1;
-        for (uint t = 0; t < threads; t++) {
-            Fibre& f = rt->fibres[t];
-            if (f.state != AT_BARRIER) continue;
-            waiting++;
-            if (line >= 0 && line != f.line)
-                FAULT("a barrier is reached at two places (lines %d and %d)", line, f.line);
-            line = f.line;
-        }
-        if (waiting == 0) return;
-        if (waiting != threads)
-            FAULT("a barrier (line %d) is reached by %u of %u threads", line, waiting, threads);
-        for (uint t = 0; t < threads; t++) rt->fibres[t].state = READY;
-        rt->epoch++;
+        for (uint t = first; t < end; t += SIMD_WIDTH) run_simdgroup(t);
+        if (open_boxes(rank)) continue;
+        bool boxed = false;
+        for (uint t = first; t < end; t++) boxed = boxed || rt->fibres[t].state == AT_BOX;
+        if (boxed || waiting(first, end, AT_BARRIER) == 0) return some;
+        go_on(first, end);
+        rt->epoch = rt->epochs[rank] = rt->last_epoch;
     }
 }
-static void prepare(uint threads)
+static void run_cluster()
 {
+    uint all = rt->ranks * rt->threads;
+    for (uint t = 0; t < all; t++) start(rt->fibres[t]);
+    for (;;) {
+        bool some = false;
+        for (uint rank = 0; rank < rt->ranks; rank++) some = run_group(rank) || some;
+        if (some) continue;
+        for (uint t = 0; t < all; t++) {
+            rt->running = &rt->fibres[t];
+            if (rt->running->state == AT_BOX) FAULT("a box never gets all that it was opened for");
+        }
+        if (waiting(0, all, AT_MEETING) == 0) return;
+        go_on(0, all);
+        for (uint& epoch : rt->epochs) epoch = rt->last_epoch;
+    }
+}
+static void prepare(uint ranks, uint group)
+{
+    uint threads = ranks * group;
     if (rt == nullptr) {
         rt = new Runtime();
         stack_t own = {};
@@ -270,10 +373,14 @@ static void prepare(uint threads)
         sigaction(SIGSEGV, &action, nullptr);
         sigaction(SIGBUS, &action, nullptr);
     }
+    rt->ranks = ranks;
+    rt->threads = group;
+    rt->epochs.assign(ranks, 0);
+    if (rt->stores.size() < ranks) rt->stores.resize(ranks);
     while (rt->fibres.size() < threads) {
         Fibre f = {};
-        f.stack =
-            (char*)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        f.stack = (char*)mmap(nullptr, STACK, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         rt->fibres.push_back(f);
     }
     for (auto& v : rt->values)
@@ -281,12 +388,14 @@ static void prepare(uint threads)
     if (rt->turns.size() < threads) rt->turns.resize(threads);
 }
 } // namespace host
-// Runs a grid of groups. Gives null, or what went wrong.
+// Runs a grid of groups, so many neighbours along x as a cluster. Gives null, or what went wrong.
 extern "C" __attribute__((visibility("default"))) const char* host_launch(void* entry,
-    const char* name, const uint* grid, uint threads, void* const* pointers, uint count)
+    const char* name, const uint* grid, uint cluster, uint threads, void* const* pointers,
+    uint count)
 {
     using namespace host;
-    prepare(threads);
+    prepare(cluster, threads);
+    rt->running = &rt->fibres[0];
     rt->entry = (Entry)entry;
     rt->name = name;
     for (int i = 0; i < POINTERS; i++) rt->pointers[i] = (uint)i < count ? pointers[i] : nullptr;
@@ -294,14 +403,17 @@ extern "C" __attribute__((visibility("default"))) const char* host_launch(void* 
     rt->inside = 1;
     for (uint z = 0; z < grid[2]; z++)
         for (uint y = 0; y < grid[1]; y++)
-            for (uint x = 0; x < grid[0]; x++) {
+            for (uint x = 0; x < grid[0]; x += cluster) {
                 rt->group_serial = rt->group_serial % 65535u + 1u;
-                rt->epoch = rt->group_serial * 65536u;
-                for (uint t = 0; t < threads; t++) {
-                    rt->fibres[t].context = Context{{x, y, z}, t, threads};
+                rt->last_epoch = rt->group_serial * 65536u;
+                rt->epochs.assign(cluster, rt->last_epoch);
+                rt->boxes.assign(cluster, {});
+                for (uint t = 0; t < cluster * threads; t++) {
+                    uint rank = t / threads;
+                    rt->fibres[t].context = Context{{x + rank, y, z}, t % threads, threads};
                     rt->turns[t] = 0;
                 }
-                run_group(threads);
+                run_cluster();
             }
     rt->inside = 0;
     return nullptr;

@@ -474,6 +474,49 @@ FN void four_bf16_128(
                  : "l"(four_place(a, at_a, 4u)), "l"(four_place(b, at_b, across)));
 }
 #endif
+#if __CUDA_ARCH__ >= 900
+#define CLUSTERS
+// Groups of a cluster, which lie along x (src/gpu/text.rs has how many), run at the same time, and
+// put words into each other's shared memory. A word is announced to a box of the group that gets
+// it: eight bytes of its pool, which one thread opens for so many bytes; who waits for the box sees
+// all of them. A group's boxes are open when it says so, and others put nothing before they know.
+#define BOX(n, at) uint n = pool_address((uchar*)group_pool + (at))
+#define BOX_OPEN(n, bytes) \
+    asm volatile("{.reg .b64 s;\nmbarrier.init.shared::cta.b64 [%0], 1;\n" \
+                 "mbarrier.arrive.expect_tx.shared::cta.b64 s, [%0], %1;}" ::"r"(n), \
+                 "r"(bytes) \
+                 : "memory")
+#define BOXES_OPEN() \
+    asm volatile("fence.mbarrier_init.release.cluster;\n" \
+                 "barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
+#define BOXES_KNOWN() asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory")
+#define BOX_WAIT(n) \
+    asm volatile("{.reg .pred p;\nAGAIN_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\n" \
+                 "@p bra DONE_%=;\nbra AGAIN_%=;\nDONE_%=:}" ::"r"(n) \
+                 : "memory")
+FN uint cluster_address(uint own, uint rank)
+{
+    uint there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(own), "r"(rank));
+    return there;
+}
+// Four floats, to a multiple of four.
+FN void cluster_put_four(float* to, uint at, uint rank, const float* v, uint box)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, "
+                 "%3, %4}, [%5];" ::"r"(cluster_address(pool_address(to + at), rank)),
+        "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(cluster_address(box, rank))
+        : "memory");
+}
+FN void cluster_put(float* to, uint at, uint rank, float v, uint box)
+{
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+            cluster_address(pool_address(to + at), rank)),
+        "f"(v), "r"(cluster_address(box, rank))
+        : "memory");
+}
+#endif
 // A kernel that waits for the one before by itself, at its GRID_START (src/gpu/cuda/edges.rs);
 // others wait first.
 #define KERNEL_EARLY(name) MADE void name

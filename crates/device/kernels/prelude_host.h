@@ -34,6 +34,17 @@ struct Array {
     uchar* bytes;
     Word* words;
 };
+// Every thread of the cluster.
+void meeting(int line);
+// A word for an array of another group of the cluster, and the boxes that such words come by.
+struct Sent {
+    int id;
+    size_t index;
+    uint bits;
+};
+void open_box(uint box, uint bytes);
+void put(Sent word, uint rank, uint box);
+void wait_for_box(uint box);
 Array shared(int id, size_t bytes, size_t elements);
 void on_read(Word& w, size_t index);
 void on_write(Word& w, size_t index);
@@ -43,6 +54,8 @@ template <class T> struct Shared {
     T* values;
     Word* words;
     size_t length;
+    int id;
+    size_t first;
     struct Element {
         T& value;
         Word& word;
@@ -69,13 +82,13 @@ template <class T> struct Shared {
     Shared operator+(size_t i) const
     {
         if (i > length) out_of_shared(i, length);
-        return Shared{values + i, words + i, length - i};
+        return Shared{values + i, words + i, length - i, id, first + i};
     }
 };
 template <class T> Shared<T> make_shared(int id, size_t n)
 {
     Array a = shared(id, n * sizeof(T), n);
-    return Shared<T>{(T*)a.bytes, a.words, n};
+    return Shared<T>{(T*)a.bytes, a.words, n, id, 0};
 }
 struct Atomic {
     uint* values;
@@ -489,6 +502,23 @@ FN void host_load_twice(uint* out, host::Shared<uint> from, uint word, int line)
 #define SIGNAL_OPEN(n, threads)
 #define SIGNAL_GIVE(n)
 #define SIGNAL_WAIT(n, odd) TG_BARRIER()
+#define CLUSTERS
+// A box is its place. What is put comes when somebody waits for the box.
+#define BOX(n, at) uint n = (at)
+#define BOX_OPEN(n, bytes) host::open_box((n), (bytes))
+#define BOXES_OPEN()
+#define BOXES_KNOWN() host::meeting(__LINE__)
+#define BOX_WAIT(n) host::wait_for_box((n))
+FN void cluster_put(host::Shared<float> to, uint at, uint rank, float v, uint box)
+{
+    if (at >= to.length) host::out_of_shared(at, to.length);
+    host::put(host::Sent{to.id, to.first + at, as_uint(v)}, rank, box);
+}
+FN void cluster_put_four(host::Shared<float> to, uint at, uint rank, const float* v, uint box)
+{
+    if ((to.first + at) % 4u != 0u) __builtin_trap();
+    for (uint i = 0u; i < 4u; ++i) cluster_put(to, at + i, rank, v[i], box);
+}
 // C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes. One
 // element of K after the other, by fma; `mma_f16`: the same of halves.
 #define mma_bf16(c, a, b0, b1, l) host_mma_16<false>((c), (a), (b0), (b1), __LINE__)

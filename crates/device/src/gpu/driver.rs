@@ -61,6 +61,9 @@ pub(crate) struct Facts {
     pub clock_khz: u32,
     /// Whether a barrier can be waited for in two halves (`SIGNALS` of the kernel text).
     pub signals: bool,
+    /// Whether sixteen groups can run at the same time and reach each other's shared memory
+    /// (`CLUSTERS` of the kernel text).
+    pub clusters: bool,
     /// Whether its memory is the host's.
     pub unified: bool,
 }

@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "pairs", "scores", "pooled", "direct", "four",
+    "pairs", "scores", "pooled", "direct", "four", "cluster",
 ];
 
 impl Shortcuts {
@@ -50,6 +50,9 @@ impl Shortcuts {
     pub const DIRECT: Shortcuts = Shortcuts(8192);
     /// Attention of very many rows has four simdgroups multiply together what is in shared memory.
     pub const FOUR: Shortcuts = Shortcuts(16_384);
+    /// A spread, the mixing product and the mix of one row are a launch of groups that exchange by
+    /// shared memory.
+    pub const CLUSTER: Shortcuts = Shortcuts(32_768);
 
     /// The names of all of them.
     #[must_use]
@@ -118,6 +121,7 @@ mod tests {
             Shortcuts::POOLED,
             Shortcuts::DIRECT,
             Shortcuts::FOUR,
+            Shortcuts::CLUSTER,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

@@ -47,6 +47,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/small.k", include_str!("../../kernels/fast/small.k")),
     ("fast/staged.k", include_str!("../../kernels/fast/staged.k")),
     ("fast/streams.k", include_str!("../../kernels/fast/streams.k")),
+    ("fast/streams_cluster.k", include_str!("../../kernels/fast/streams_cluster.k")),
     ("fast/top_experts.k", include_str!("../../kernels/fast/top_experts.k")),
     ("fast/top_pool.k", include_str!("../../kernels/fast/top_pool.k")),
 ];
@@ -110,7 +111,19 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("big_bf16_few", 73_728),
     ("halves_low", 50_192),
     ("halves_tall", 231_424),
+    ("hc_post_pre_1024", 14_872),
+    ("hc_post_pre_4096", 57_880),
+    ("hc_post_pre_7168", 100_888),
 ];
+
+/// Groups along x of the kernels that need them at the same time (`CLUSTERS`).
+pub(crate) const CLUSTERS: &[(&str, u32)] =
+    &[("hc_post_pre_1024", 16), ("hc_post_pre_4096", 16), ("hc_post_pre_7168", 16)];
+
+/// Groups of a cluster of a kernel, 1 without.
+pub(crate) fn cluster_of(kernel: &str) -> u32 {
+    CLUSTERS.iter().find(|(name, _)| *name == kernel).map_or(1, |(_, groups)| *groups)
+}
 
 /// Bytes of the pool of a kernel.
 pub(crate) fn pool_bytes(kernel: &str) -> u32 {

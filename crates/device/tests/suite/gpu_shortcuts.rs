@@ -89,7 +89,7 @@ fn sublayers(
 
 #[test]
 fn no_shortcut_changes_a_bit() {
-    let names = ["lanes", "staged", "spread", "index", "pooled"];
+    let names = ["lanes", "staged", "spread", "index", "pooled", "cluster"];
     let all = names.map(|name| Shortcuts::named(name).expect(name));
     let none = all.into_iter().fold(Shortcuts::NONE, Shortcuts::with);
     for mix in MIXES {
@@ -157,8 +157,7 @@ fn kernels(disabled: Shortcuts, then: Shortcuts) -> Vec<&'static str> {
 /// A shortcut that is not taken would prove nothing.
 #[test]
 fn shortcuts_are_taken() {
-    let taken = ["decode_q8_0", "expert_cells", "hc_pre_1024", "post_shards_f16", "staged_q2_k"];
-    let taken = [&taken[..], &["staged_q8_0"]].concat();
+    let taken = ["decode_q8_0", "expert_cells", "hc_post_pre_1024", "staged_q2_k", "staged_q8_0"];
     let (none, both) = (Shortcuts::NONE, Shortcuts::STAGED.with(Shortcuts::SPREAD));
     assert_eq!(kernels(none, none), taken);
     assert_eq!(kernels(both, none), taken, "taken again");

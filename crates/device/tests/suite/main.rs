@@ -4,6 +4,7 @@ mod common;
 mod faults;
 mod gpu_attend;
 mod gpu_chosen;
+mod gpu_cluster;
 mod gpu_decode;
 mod gpu_halves;
 mod gpu_part;

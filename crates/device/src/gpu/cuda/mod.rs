@@ -7,6 +7,7 @@
 
 mod cache;
 mod call;
+mod clusters;
 mod compile;
 mod context;
 mod edges;
@@ -81,6 +82,8 @@ struct Loaded {
     parameters: Vec<usize>,
     /// Bytes of its pool of shared memory.
     pool: u32,
+    /// Groups of a cluster.
+    cluster: u32,
 }
 
 /// One card. Fields are dropped in this order: the context is last.
@@ -157,6 +160,7 @@ impl Cuda {
         };
         // Such kernels are only in code for cards that have what they need.
         cuda.facts.signals = cuda.kernel("wide_q8_0").is_ok();
+        cuda.facts.clusters = cuda.has_clusters();
         Ok(cuda)
     }
 
@@ -250,6 +254,7 @@ fn facts(context: &Context) -> Result<Facts, Error> {
         clock_khz: context.attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         // Known once the kernels are there.
         signals: false,
+        clusters: false,
         unified: context.is_unified()?,
     })
 }
@@ -400,8 +405,12 @@ impl Driver for Cuda {
         if pool > 0 {
             allow_pool(function, pool)?;
         }
+        let cluster = text::cluster_of(name);
+        if cluster > 1 {
+            clusters::allow(function)?;
+        }
         let id = u32::try_from(self.kernels.len()).expect("a few hundred kernels");
-        self.kernels.push(Loaded { function, name, parameters: Vec::new(), pool });
+        self.kernels.push(Loaded { function, name, parameters: Vec::new(), pool, cluster });
         self.names.insert(name, Kernel(id));
         Ok(Kernel(id))
     }
@@ -444,7 +453,12 @@ impl Driver for Cuda {
             Some(clock) => Some(clock.mark(&self.context, &self.main)?),
             None => None,
         };
-        let mut overlap: sys::CUlaunchAttribute = overlap_attribute();
+        let overlaps = self.overlap && self.lanes.follows();
+        let attributes = [
+            overlaps.then(overlap_attribute),
+            (loaded.cluster > 1).then(|| clusters::attribute(loaded.cluster)),
+        ];
+        let mut attributes: Vec<_> = attributes.into_iter().flatten().collect();
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
             gridDimY: grid[1],
@@ -454,13 +468,13 @@ impl Driver for Cuda {
             blockDimZ: 1,
             sharedMemBytes: loaded.pool,
             hStream: self.lanes.stream(&self.main).raw(),
-            attrs: &raw mut overlap,
-            numAttrs: u32::from(self.overlap && self.lanes.follows()),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: u32::try_from(attributes.len()).expect("two at most"),
         };
         let (function, values, extra) =
             (loaded.function, pointers.as_mut_ptr(), std::ptr::null_mut());
         // SAFETY: the function is of the loaded module; `pointers` has one entry a parameter, each
-        // to a value of the parameter's size (`fits`), which the call copies; the attribute lives
+        // to a value of the parameter's size (`fits`), which the call copies; the attributes live
         // here. What the kernel does with the addresses is the contract of the kernel text.
         let status = unsafe { sys::cuLaunchKernelEx(&raw const config, function, values, extra) };
         if status == CUresult::CUDA_ERROR_INVALID_VALUE {

@@ -42,13 +42,14 @@ const OPTIONS: &[&str] = &[
 const COMPILERS: &[&str] = &["c++", "g++", "clang++"];
 
 /// Most parameters of a kernel, arguments included; `POINTERS` of the scheduler.
-const PARAMETERS_MAX: usize = 20;
+const PARAMETERS_MAX: usize = 24;
 
 // SAFETY: for a caller: the function is a kernel, and the arrays have the lengths that are said.
 type Launch = unsafe extern "C" fn(
     *mut c_void,
     *const c_char,
     *const u32,
+    u32,
     u32,
     *const *const c_void,
     u32,
@@ -106,6 +107,7 @@ impl Host {
         let mut host = Host::new()?;
         host.facts.group_bytes = 96 << 10;
         host.facts.signals = false;
+        host.facts.clusters = false;
         Ok(host)
     }
 
@@ -142,6 +144,7 @@ impl Host {
             group_bytes: 228 << 10,
             multiprocessors: 1,
             signals: true,
+            clusters: true,
             memory_total: 1 << 40,
             memory_free: 1 << 40,
             unified: true,
@@ -374,11 +377,13 @@ impl Driver for Host {
         }
         let found = usize::try_from(kernel.0).ok().and_then(|index| self.kernels.get(index));
         let (function, name) = found.ok_or(Error::Handle { operation: "launch", id: kernel.0 })?;
+        let cluster = text::cluster_of(name.to_str().unwrap_or_default());
         let fits = buffers.len() < PARAMETERS_MAX
             && group > 0
             && group.is_multiple_of(self.facts.simd_width)
             && group <= self.facts.group_max
-            && !grid.contains(&0);
+            && !grid.contains(&0)
+            && grid[0].is_multiple_of(cluster);
         if !fits {
             return Err(Error::Shape {
                 operation: "launch",
@@ -407,6 +412,7 @@ impl Driver for Host {
                 *function,
                 name.as_ptr(),
                 grid.as_ptr(),
+                cluster,
                 group,
                 pointers.as_ptr(),
                 count,

@@ -8,7 +8,7 @@ use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, Pending, SOME_ROWS, Scratch, Shortcuts, check, size, small};
 use super::products::{Input, Product, product};
-use super::{GROUP, ROW_GROUP, STREAMS_GROUP, big, decode};
+use super::{GROUP, ROW_GROUP, STREAMS_GROUP, big, cluster, decode};
 use crate::{
     AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre, HcWeights, Matrix,
     RmsNorm, Steer,
@@ -189,6 +189,9 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     check(operation, a.iterations > 0, || "no Sinkhorn pass".to_owned(), "at least one")?;
     let matrix = check_mixes(operation, &a.weights, [s, width], count)?;
     gpu.cut()?;
+    if cluster::post_and_pre(gpu, a, [x, base, scale, norm, out, post, comb])? {
+        return Ok(());
+    }
     let ahead = match gpu.weights(operation, matrix)?.activation() {
         Activation::F32 => spread_and_mix(gpu, &a.weights, x)?,
         _ => None,
