@@ -474,7 +474,7 @@ FN void four_bf16_128(
                  : "l"(four_place(a, at_a, 4u)), "l"(four_place(b, at_b, across)));
 }
 #endif
-#if __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || __CUDA_ARCH__ >= 1000
 #define CLUSTERS
 // Groups of a cluster, which lie along x (src/gpu/text.rs has how many), run at the same time, and
 // put words into each other's shared memory. A word is announced to a box of the group that gets
@@ -491,7 +491,8 @@ FN void four_bf16_128(
                  "barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
 #define BOXES_KNOWN() asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory")
 #define BOX_WAIT(n) \
-    asm volatile("{.reg .pred p;\nAGAIN_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\n" \
+    asm volatile("{.reg .pred p;\nAGAIN_%=: " \
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\n" \
                  "@p bra DONE_%=;\nbra AGAIN_%=;\nDONE_%=:}" ::"r"(n) \
                  : "memory")
 FN uint cluster_address(uint own, uint rank)

@@ -289,6 +289,19 @@ unsafe impl Arguments for RouteArgs {
     const NAME: &'static str = "RouteArgs";
 }
 
+/// The mix of a row with its router; behind [`HcArgs`], which it names, in the text.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct HcRouteArgs {
+    pub hc: HcArgs,
+    pub route: RouteArgs,
+    pub pad: u32,
+}
+// SAFETY: repr(C) of structs of seven and of six 4-byte numbers, and one more.
+unsafe impl Arguments for HcRouteArgs {
+    const NAME: &'static str = "HcRouteArgs";
+}
+
 /// The embedding.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -582,6 +595,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<EmbedArgs>(),
     twin::<RmsArgs>(),
     twin::<HcArgs>(),
+    twin::<HcRouteArgs>(),
     twin::<SpreadArgs>(),
     twin::<MixingArgs>(),
     twin::<SteerArgs>(),

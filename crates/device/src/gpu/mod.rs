@@ -105,6 +105,8 @@ pub struct Gpu {
     prepared: Cell<Option<Prepared>>,
     /// A spread over the streams that is not recorded yet, since a mix of them may take it along.
     pending: Option<Pending>,
+    /// A mix that is put off with its spread, since its router may take them along.
+    mixing: Option<ops::cluster::Mixing>,
     /// Launches that are put off, and the buffer of the one that the next launch does on its way.
     owed: Vec<Owed>,
     taken: Place,
@@ -264,6 +266,7 @@ impl Gpu {
             recorder,
             prepared: Cell::new(None),
             pending: None,
+            mixing: None,
             owed: Vec::new(),
             taken: Place::NONE,
             beside: false,
@@ -402,13 +405,18 @@ impl Gpu {
         }
     }
 
-    /// Records a spread that was put off.
+    /// Records a spread, or a mix, that was put off; never both are.
     fn settle(&mut self) -> Result<(), Error> {
-        let Some(pending) = self.pending.take() else { return Ok(()) };
-        let before = std::mem::replace(&mut self.beside, false);
-        let result = ops::streams::spread(self, &pending);
-        self.beside = before;
-        result
+        let (mixing, pending) = (self.mixing.take(), self.pending.take());
+        if mixing.is_none() && pending.is_none() {
+            return Ok(());
+        }
+        let before = (self.beside, self.behind, self.fresh);
+        (self.beside, self.behind, self.fresh) = (false, false, false);
+        let mixed = mixing.map_or(Ok(()), |mixing| ops::cluster::settle(self, &mixing));
+        let spread = pending.map_or(Ok(()), |pending| ops::streams::spread(self, &pending));
+        (self.beside, self.behind, self.fresh) = before;
+        mixed.and(spread)
     }
 
     /// Whether a shortcut may be taken.

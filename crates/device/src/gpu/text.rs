@@ -48,6 +48,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/staged.k", include_str!("../../kernels/fast/staged.k")),
     ("fast/streams.k", include_str!("../../kernels/fast/streams.k")),
     ("fast/streams_cluster.k", include_str!("../../kernels/fast/streams_cluster.k")),
+    ("fast/streams_route.k", include_str!("../../kernels/fast/streams_route.k")),
     ("fast/top_experts.k", include_str!("../../kernels/fast/top_experts.k")),
     ("fast/top_pool.k", include_str!("../../kernels/fast/top_pool.k")),
 ];
@@ -114,11 +115,16 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("hc_post_pre_1024", 14_872),
     ("hc_post_pre_4096", 57_880),
     ("hc_post_pre_7168", 100_888),
+    ("hc_post_route_4096", 221_728),
 ];
 
 /// Groups along x of the kernels that need them at the same time (`CLUSTERS`).
-pub(crate) const CLUSTERS: &[(&str, u32)] =
-    &[("hc_post_pre_1024", 16), ("hc_post_pre_4096", 16), ("hc_post_pre_7168", 16)];
+pub(crate) const CLUSTERS: &[(&str, u32)] = &[
+    ("hc_post_pre_1024", 16),
+    ("hc_post_pre_4096", 16),
+    ("hc_post_pre_7168", 16),
+    ("hc_post_route_4096", 16),
+];
 
 /// Groups of a cluster of a kernel, 1 without.
 pub(crate) fn cluster_of(kernel: &str) -> u32 {

@@ -73,3 +73,71 @@ fn a_spread_with_its_mix_has_the_bits_of_three_launches() {
         assert!(found == wanted, "{width} wide, with {special:?}");
     }
 }
+
+const WIDTH: usize = 4096;
+const EXPERTS: usize = 256;
+const TOP_K: usize = 6;
+
+/// The same with a router of 256 experts and their choice, by scores or by a table: what they
+/// leave. `looks`: somebody reads what the router says before experts are chosen.
+fn choice(
+    disabled: Shortcuts,
+    [mixing, router]: [&Arc<Vec<u8>>; 2],
+    (by_token, looks): (bool, bool),
+) -> (Vec<Vec<u32>>, Vec<u32>) {
+    let config = GpuConfig { disabled, ..GpuConfig::default() };
+    let mut bench = Bench::gpu_with(config);
+    let mut numbers = Numbers(5);
+    bench.cpu.begin(&Step::single(&[3], 0)).expect("a step");
+    let matrix = bench.encoded(Format::F16, [1, 24, 4 * WIDTH], mixing.clone());
+    let router = bench.encoded(Format::F16, [1, EXPERTS, WIDTH], router.clone());
+    let [x, z, norm] = [4 * WIDTH, WIDTH, WIDTH].map(|len| bench.floats(&numbers.floats(len, 1.0)));
+    let [base, post, comb] = [24, 4, 16].map(|len| bench.floats(&numbers.floats(len, 0.5)));
+    let (scale, bias) = (bench.floats(&[0.7, 1.1, 0.9]), numbers.floats(EXPERTS, 0.3));
+    let [out, logits, weights] = [WIDTH, EXPERTS, TOP_K].map(|len| bench.zeros(len));
+    let ids = bench.empty(Element::U32, TOP_K);
+    let by = match by_token {
+        true => RouteBy::Token {
+            table: bench.ids(&(0..8 * 6).map(|i| i * 37 % 256).collect::<Vec<_>>()),
+        },
+        false => RouteBy::Score { bias: bench.floats(&bias) },
+    };
+    let weights_of_mix = HcWeights { matrix, base, scale };
+    bench.cpu.hc_post(&HcPost { z, x, streams: 4, width: WIDTH, post, comb }).expect("fits");
+    let (norm_eps, hc_eps, iterations) = (1e-6, 1e-6, 20);
+    let mix = HcPre {
+        x,
+        streams: 4,
+        weights: weights_of_mix,
+        norm,
+        norm_eps,
+        hc_eps,
+        iterations,
+        out,
+        post,
+        comb,
+    };
+    bench.cpu.hc_pre(&mix).expect("fits");
+    bench.cpu.project(&Project { x: out, rows: 1, outputs: &[(router, logits)] }).expect("fits");
+    if looks {
+        let _seen = bench.read(logits);
+    }
+    let route = Route { logits, experts: EXPERTS, by, top_k: TOP_K, scale: 1.5, ids, weights };
+    bench.cpu.route(&route).expect("fits");
+    let seen = [x, out, post, comb, logits, weights].map(|buffer| bits(&bench.read(buffer)));
+    let ids = bench.read_ids(ids);
+    (seen.to_vec(), ids)
+}
+
+#[test]
+fn a_choice_of_experts_with_the_mix_before_it_has_the_bits_of_five_launches() {
+    let cluster = Shortcuts::named("cluster").expect("it is one");
+    let mut numbers = Numbers(9);
+    let mixing = encode(Format::F16, &numbers.floats(24 * 4 * WIDTH, 0.2));
+    let router = encode(Format::F16, &numbers.floats(EXPERTS * WIDTH, 0.05));
+    for by in [(false, false), (true, false), (false, true)] {
+        let wanted = choice(cluster, [&mixing, &router], by);
+        let found = choice(Shortcuts::NONE, [&mixing, &router], by);
+        assert!(found == wanted, "by a table or looked at: {by:?}");
+    }
+}

@@ -1,5 +1,5 @@
-//! Clusters: groups that run at the same time and reach each other's shared memory (compute
-//! capability 9.0 and later).
+//! What launches ask for beside their grid: to begin early, and clusters, groups that run at the
+//! same time and reach each other's shared memory (compute capability 9.0 and later).
 
 use super::call::check;
 use super::{Cuda, text};
@@ -26,6 +26,22 @@ pub(super) fn attribute(groups: u32) -> sys::CUlaunchAttribute {
     value.clusterDim.z = 1;
     let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
     sys::CUlaunchAttribute { id, pad: [0; 4], value }
+}
+
+/// What a launch asks for: to begin while the one before ends, a cluster.
+pub(super) fn attributes(overlaps: bool, cluster: u32) -> Vec<sys::CUlaunchAttribute> {
+    let overlap = overlaps.then(overlap);
+    let cluster = (cluster > 1).then(|| attribute(cluster));
+    overlap.into_iter().chain(cluster).collect()
+}
+
+/// The attribute of a launch that may begin while the one before ends.
+fn overlap() -> sys::CUlaunchAttribute {
+    sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+    }
 }
 
 impl Cuda {

@@ -453,12 +453,7 @@ impl Driver for Cuda {
             Some(clock) => Some(clock.mark(&self.context, &self.main)?),
             None => None,
         };
-        let overlaps = self.overlap && self.lanes.follows();
-        let attributes = [
-            overlaps.then(overlap_attribute),
-            (loaded.cluster > 1).then(|| clusters::attribute(loaded.cluster)),
-        ];
-        let mut attributes: Vec<_> = attributes.into_iter().flatten().collect();
+        let mut asked = clusters::attributes(self.overlap && self.lanes.follows(), loaded.cluster);
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
             gridDimY: grid[1],
@@ -468,8 +463,8 @@ impl Driver for Cuda {
             blockDimZ: 1,
             sharedMemBytes: loaded.pool,
             hStream: self.lanes.stream(&self.main).raw(),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: u32::try_from(attributes.len()).expect("two at most"),
+            attrs: asked.as_mut_ptr(),
+            numAttrs: u32::try_from(asked.len()).expect("two at most"),
         };
         let (function, values, extra) =
             (loaded.function, pointers.as_mut_ptr(), std::ptr::null_mut());
@@ -588,15 +583,6 @@ impl Drop for Cuda {
             // SAFETY: an allocation of ours, freed only here.
             unsafe { sys::cuMemFree_v2(address) };
         }
-    }
-}
-
-/// The attribute of a launch that may begin while the one before ends.
-fn overlap_attribute() -> sys::CUlaunchAttribute {
-    sys::CUlaunchAttribute {
-        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-        pad: [0; 4],
-        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
     }
 }
 

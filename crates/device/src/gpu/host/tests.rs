@@ -83,6 +83,34 @@ KERNEL(reads_beyond)(IN(float, x, 0), OUT(float, y, 1), ARGS(PlantedArgs, a, 2) 
 {
     y[tid] = x[tid + a.n];
 }
+KERNEL(half_a_box)(OUT(float, y, 0), ARGS(PlantedArgs, a, 1) GRID_ARGS)
+{
+    SHARED(float, all, 2);
+    BOX(box, 0u);
+    if (tid == 0u) BOX_OPEN(box, 8u);
+    BOXES_OPEN();
+    BOXES_KNOWN();
+    if (tid == 0u) cluster_put(all, 0u, 0u, 1.0f, box);
+    BOX_WAIT(box);
+    y[tid] = all[0];
+}
+KERNEL(no_box)(OUT(float, y, 0), ARGS(PlantedArgs, a, 1) GRID_ARGS)
+{
+    SHARED(float, all, 2);
+    cluster_put(all, 0u, 1u, 1.0f, 0u);
+    y[tid] = 1.0f;
+}
+KERNEL(before_the_box)(OUT(float, y, 0), ARGS(PlantedArgs, a, 1) GRID_ARGS)
+{
+    SHARED(float, all, 1);
+    BOX(box, 0u);
+    if (tid == 0u) BOX_OPEN(box, 4u);
+    BOXES_OPEN();
+    BOXES_KNOWN();
+    if (tid == 0u) cluster_put(all, 0u, 0u, 1.0f, box);
+    y[tid] = all[0];
+    BOX_WAIT(box);
+}
 ";
 
 const THREADS: u32 = 64;
@@ -129,6 +157,9 @@ fn planted_faults_are_found() {
         ("write_after_read", 0, "that another has read since the last barrier"),
         ("never_written", 0, "thread 5 reads element 5 of shared memory that nobody has written"),
         ("beyond_shared", 0, "element 63 of a shared array of 63"),
+        ("half_a_box", 0, "a box never gets all that it was opened for"),
+        ("no_box", 0, "element 0 is put to group 1 of a cluster, which has not opened that box"),
+        ("before_the_box", 0, "thread 0 reads element 0 of shared memory that nobody has written"),
         ("far_beyond", 1 << 10, "outside of every buffer"),
         // Inside the rounding of an allocation: the marks tell.
         ("far_beyond", 1 << 0, "wrote outside of the buffer of 252 bytes"),

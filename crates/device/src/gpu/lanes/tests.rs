@@ -166,6 +166,7 @@ fn the_table_is_the_text() {
         let direct = found.iter().find_map(|start| text.split_once(start.as_str()));
         let parameters = match direct {
             Some((_, rest)) => rest.split("GRID_ARGS").next().expect("never empty").to_owned(),
+            None if name.starts_with("hc_post_pre_") => "CLUSTER_BUFFERS".to_owned(),
             None => {
                 assert!(name.starts_with("hc_pre_"), "{name} is not in the text");
                 let rest = text.split_once("(name)(IN(float, x, 0), IN(float, mixes, 1)");
@@ -180,13 +181,15 @@ fn the_table_is_the_text() {
             "POST_SHARDS_BUFFERS",
             "ATTEND_MIX_BUFFERS",
             "COMPRESS_BUFFERS",
+            "CLUSTER_BUFFERS",
         ];
         let buffers = macros.into_iter().rfind(|own| parameters.starts_with(own));
         let parameters = match buffers {
             Some(own) => {
                 let rest = text.split_once(&format!("#define {own} "));
                 let rest = rest.expect("the macro of the buffers").1;
-                rest.split("GRID_ARGS").next().expect("never empty").to_owned()
+                // There may be more behind them.
+                rest.split("GRID_ARGS").next().expect("never empty").to_owned() + &parameters
             }
             None => parameters,
         };

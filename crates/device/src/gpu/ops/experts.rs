@@ -6,7 +6,7 @@ use super::super::store::Ask;
 use super::super::{FEW_ROWS, Gpu, SOME_ROWS, Scratch, Shortcuts, Weights, check, size, small};
 use super::decode::{self, Staged};
 use super::products::{INPUTS, Input, Inputs, Product, Sorted, Stacked, TILE_INPUTS, product};
-use super::{GROUP, ROW_GROUP, SIMDGROUPS, big, chosen, few};
+use super::{GROUP, ROW_GROUP, SIMDGROUPS, big, chosen, cluster, few};
 use crate::{Cells, Error, Experts, Ffn, Matrix, Route, RouteBy};
 use ironstar_quant::Activation;
 
@@ -50,6 +50,9 @@ pub(in super::super) fn route(gpu: &mut Gpu, a: &Route) -> Result<(), Error> {
         rows: gpu.n(),
     };
     let places = [logits, bias, table, gpu.tokens(), ids, weights];
+    if cluster::choose(gpu, places, &arguments)? {
+        return Ok(());
+    }
     let grid = [arguments.rows, 1, 1];
     match arguments.experts > 32 {
         true => gpu.launch("route_ranks", grid, ROW_GROUP, &places, &arguments),

@@ -4,7 +4,7 @@
 pub(super) mod attention;
 mod big;
 mod chosen;
-mod cluster;
+pub(super) mod cluster;
 pub(super) mod compressor;
 mod decode;
 pub(super) mod draw;

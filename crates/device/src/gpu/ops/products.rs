@@ -414,6 +414,12 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
             None => by_activation.push((activation, vec![(*matrix, out)])),
         }
     }
+    if let (1, [(_, outputs)]) = (a.rows, &*by_activation)
+        && let [(matrix, out)] = **outputs
+        && super::cluster::takes_router(gpu, matrix, [x, out])
+    {
+        return Ok(());
+    }
     // All but the first are not waited for by anything near.
     let mut inputs = Inputs::default();
     let several = by_activation.len() > 1;

@@ -189,7 +189,7 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     check(operation, a.iterations > 0, || "no Sinkhorn pass".to_owned(), "at least one")?;
     let matrix = check_mixes(operation, &a.weights, [s, width], count)?;
     gpu.cut()?;
-    if cluster::post_and_pre(gpu, a, [x, base, scale, norm, out, post, comb])? {
+    if cluster::put_off(gpu, a, [x, base, scale, norm, out, post, comb])? {
         return Ok(());
     }
     let ahead = match gpu.weights(operation, matrix)?.activation() {
