@@ -371,66 +371,87 @@ FN ulong matrix_place(const uint* p, uint word, uint high)
 {
     return (ulong)high << 32 | ((pool_address(p) + 4u * word) & 0x3ffffu) >> 4;
 }
-#define C4(i) "+r"(c[i]), "+r"(c[i + 1]), "+r"(c[i + 2]), "+r"(c[i + 3])
-#define C8(i) C4(i), C4(i + 4)
-#define C16(i) C8(i), C8(i + 8)
-#define MATRIX(N, left, LIST, A, B, P, ...) \
-    FN void matrix_##left(Columns<N>, int* c, const uint* a, ulong b, uint more) \
+// Accumulators that are changed, and those that are only written: the compiler lets products run
+// beside each other only if nothing but products writes these.
+#define CHANGED(x) "+r"(x)
+#define WRITTEN(x) "=r"(x)
+#define C4(W, i) W(c[i]), W(c[i + 1]), W(c[i + 2]), W(c[i + 3])
+#define C8(W, i) C4(W, i), C4(W, i + 4)
+#define C16(W, i) C8(W, i), C8(W, i + 8)
+#define MATRIX(N, left, LIST, A, B, C) \
+    FN void matrix_##left(Columns<N>, int* c, const uint* a, ulong b) \
     { \
-        asm volatile("{.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n" \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.s32." #left ".s8 {" LIST \
-                     "}, {" A "}, %" B ", p;}" \
-                     : __VA_ARGS__ \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more)); \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k32.s32." #left ".s8 {" LIST \
+                     "}, {" A "}, %" B ", 1;" \
+                     : C(CHANGED) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)); \
+    } \
+    FN void matrix_##left##_new(Columns<N>, int* c, const uint* a, ulong b) \
+    { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k32.s32." #left ".s8 {" LIST \
+                     "}, {" A "}, %" B ", 0;" \
+                     : C(WRITTEN) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)); \
     }
-#define MATRICES(N, ...) MATRIX(N, s8, __VA_ARGS__) MATRIX(N, u8, __VA_ARGS__)
+#define C_16(W) C8(W, 0)
+#define C_32(W) C16(W, 0)
+#define C_48(W) C16(W, 0), C8(W, 16)
+#define C_64(W) C16(W, 0), C16(W, 16)
+#define C_80(W) C16(W, 0), C16(W, 16), C8(W, 32)
+#define C_96(W) C16(W, 0), C16(W, 16), C16(W, 32)
+#define C_112(W) C16(W, 0), C16(W, 16), C16(W, 32), C8(W, 48)
+#define C_128(W) C16(W, 0), C16(W, 16), C16(W, 32), C16(W, 48)
+#define MATRICES(N, ...) MATRIX(N, s8, __VA_ARGS__, C_##N) MATRIX(N, u8, __VA_ARGS__, C_##N)
 MATRICES(16,
     "%0, %1, %2, %3, %4, %5, %6, %7",
-    "%8, %9, %10, %11", "12", "13", C8(0))
+    "%8, %9, %10, %11", "12")
 MATRICES(32,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15",
-    "%16, %17, %18, %19", "20", "21", C16(0))
+    "%16, %17, %18, %19", "20")
 MATRICES(48,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
     "%18, %19, %20, %21, %22, %23",
-    "%24, %25, %26, %27", "28", "29", C16(0), C8(16))
+    "%24, %25, %26, %27", "28")
 MATRICES(64,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
     "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
-    "%32, %33, %34, %35", "36", "37", C16(0), C16(16))
+    "%32, %33, %34, %35", "36")
 MATRICES(80,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
     "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
     "%34, %35, %36, %37, %38, %39",
-    "%40, %41, %42, %43", "44", "45", C16(0), C16(16), C8(32))
+    "%40, %41, %42, %43", "44")
 MATRICES(96,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
     "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
     "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47",
-    "%48, %49, %50, %51", "52", "53", C16(0), C16(16), C16(32))
+    "%48, %49, %50, %51", "52")
 MATRICES(112,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
     "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
     "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
     "%50, %51, %52, %53, %54, %55",
-    "%56, %57, %58, %59", "60", "61", C16(0), C16(16), C16(32), C8(48))
+    "%56, %57, %58, %59", "60")
 MATRICES(128,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
     "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
     "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
     "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63",
-    "%64, %65, %66, %67", "68", "69", C16(0), C16(16), C16(32), C16(48))
+    "%64, %65, %66, %67", "68")
 template <uint N>
 FN void matrix_i8(int* c, const uint* a, const uint* b, uint word, bool more)
 {
-    matrix_s8(Columns<N>(), c, a, matrix_place(b, word, 0x40000040u), more ? 1u : 0u);
+    if (more)
+        matrix_s8(Columns<N>(), c, a, matrix_place(b, word, 0x40000040u));
+    else
+        matrix_s8_new(Columns<N>(), c, a, matrix_place(b, word, 0x40000040u));
 }
 // The same, of unsigned bytes, from nothing, with B as N rows of sixteen bytes, and N of the next
 // sixteen `apart` rows further.
 template <uint N>
 FN void matrix_u8_new(int* c, const uint* a, const uint* b, uint word, uint apart)
 {
-    matrix_u8(Columns<N>(), c, a, matrix_place(b, word, 8u) | (ulong)apart << 16, 0u);
+    matrix_u8_new(Columns<N>(), c, a, matrix_place(b, word, 8u) | (ulong)apart << 16);
 }
 // Four simdgroups that multiply together what lies in the pool: rows of 128 bytes as above.
 // Registers that products change are told behind the wait.

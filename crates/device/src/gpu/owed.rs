@@ -25,7 +25,7 @@ pub(super) struct Owed {
 pub(super) enum Work {
     /// A norm of one row, with these weights.
     Norm { weight: Place, arguments: RmsArgs },
-    /// Norm and rotation of a row's query heads, with this rotary table.
+    /// Norm and rotation of rows' query heads, with this rotary table.
     Heads { table: Place, arguments: HeadArgs },
 }
 
@@ -71,7 +71,7 @@ impl Gpu {
                     ops::streams::norm_plain(self, [owed.at, weight, owed.at], 1, &arguments)
                 }
                 Work::Heads { table, arguments } => {
-                    ops::heads::heads_few(self, [owed.at, table], &arguments)
+                    ops::heads::make_heads(self, [owed.at, table], &arguments)
                 }
             };
             (self.beside, self.behind, self.fresh, self.hidden) = before;

@@ -23,8 +23,13 @@ fn keys(gpu: &mut Gpu, arena: Arena, numbers: &mut Numbers, values: usize) -> Bu
     buffer
 }
 
-/// The rows that attention makes of random queries and keys, and the kernels that made them.
-fn attended(disabled: Shortcuts, case: &Case) -> (Vec<u32>, Vec<&'static str>) {
+/// The rows that attention makes of random queries and keys, and the kernels that made them. With
+/// `eps` the queries are what `query_heads` makes with it.
+fn attended(
+    disabled: Shortcuts,
+    case: &Case,
+    eps: Option<Option<f32>>,
+) -> (Vec<u32>, Vec<&'static str>) {
     let config = GpuConfig { disabled, ..GpuConfig::default() };
     let mut gpu = Gpu::host(config).unwrap_or_else(|error| panic!("{error}"));
     let arena = gpu.arena();
@@ -66,6 +71,10 @@ fn attended(disabled: Shortcuts, case: &Case) -> (Vec<u32>, Vec<&'static str>) {
         compressed: (case.ratio > 0).then_some(compressed),
         out,
     };
+    if let Some(eps) = eps {
+        let call = QueryHeads { q, heads: HEADS, width: case.width, eps, rope };
+        gpu.query_heads(&call).expect("fits");
+    }
     gpu.attend(&attend).expect("fits");
     let mut values = vec![0f32; out.len];
     gpu.read_f32(out, 0, &mut values).expect("fits");
@@ -86,7 +95,7 @@ fn heads_that_share_keys() {
     ];
     for case in cases {
         let without = |disabled, name| {
-            let (bits, kernels) = attended(disabled, &case);
+            let (bits, kernels) = attended(disabled, &case, None);
             assert_eq!(kernels, [name]);
             bits
         };
@@ -97,5 +106,18 @@ fn heads_that_share_keys() {
             let four = without(Shortcuts::NONE, "attend_four");
             assert!(four == apart, "four, from {} on: other bits", case.position);
         }
+    }
+}
+
+/// Query heads are made by attention, or before it.
+#[test]
+fn queries_on_the_way() {
+    for eps in [None, Some(1e-6)] {
+        let case = Case { width: 512, position: 90, ratio: 1, top_k: 0 };
+        let (before, kernels) = attended(Shortcuts::FOUR, &case, Some(eps));
+        assert_eq!(kernels, ["attend_heads", "query_heads_512"]);
+        let (on_the_way, kernels) = attended(Shortcuts::NONE, &case, Some(eps));
+        assert_eq!(kernels, ["attend_four"]);
+        assert!(before == on_the_way, "{eps:?}: other bits");
     }
 }

@@ -203,11 +203,14 @@ fn large_tile_by_tile() {
         Bench::gpu_with(GpuConfig { disabled, ..GpuConfig::default() })
     };
     large_product(ends, Format::Q8_0, 1024);
+    large_product(ends, Format::Iq2Xxs, 2304);
 }
 
 #[test]
 fn large() {
     large_products(Bench::gpu);
+    // Every shard has a block, so that a tile is told of the next one by the way.
+    large_product(Bench::gpu, Format::Q2K, 2048);
 }
 
 /// Two bits where matrices do not take weights from registers.

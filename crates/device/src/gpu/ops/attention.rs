@@ -1,6 +1,6 @@
 //! Attention.
 
-use super::super::arguments::AttendArgs;
+use super::super::arguments::{AttendArgs, HeadArgs};
 use super::super::lanes::hidden;
 use super::super::owed::{Owed, Work};
 use super::super::record::Place;
@@ -149,6 +149,13 @@ fn multiplies_together(gpu: &Gpu, width: usize, pairs: u32) -> bool {
     width == FOUR_WIDTH && pairs <= FOUR_PAIRS && room && gpu.takes(Shortcuts::FOUR)
 }
 
+/// Whether attention of very many rows makes such query heads on its way.
+pub(super) fn makes_heads(gpu: &Gpu, width: usize, heads: &HeadArgs) -> bool {
+    heads.pairs.is_multiple_of(4)
+        && shares_keys(gpu, heads.heads)
+        && multiplies_together(gpu, width, heads.pairs)
+}
+
 /// Takes along what is owed of the queries, if it is what the kernels of few rows can do.
 fn take_heads(gpu: &Gpu, a: &mut AttendArgs, q: Place, table: Place) -> bool {
     let Some(Owed { work: Work::Heads { table: own, arguments }, .. }) = gpu.owed_of(q) else {
@@ -255,7 +262,15 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
             (false, _) => ("attend_tiles", TILE_HEADS),
         };
         let grid = [heads.div_ceil(each), small(OPERATION, n)?, 1];
-        return gpu.launch(name, grid, TILE_GROUP, &places, &arguments);
+        let made = name == "attend_four" && take_heads(gpu, &mut arguments, q, table);
+        if made {
+            gpu.take_along(q);
+        }
+        gpu.launch(name, grid, TILE_GROUP, &places, &arguments)?;
+        if made {
+            gpu.overwritten(q, usize::MAX);
+        }
+        return Ok(());
     }
     // What `fast/attention.k` takes; its sums are those of `attention.k`.
     let tiled = bf16 && width.is_multiple_of(32) && width <= 512;

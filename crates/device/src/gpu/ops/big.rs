@@ -55,33 +55,42 @@ pub(super) struct Kernel {
     together: u32,
 }
 
+impl Kernel {
+    /// A kernel for integers, of which a multiprocessor should have shared memory for `together`
+    /// groups.
+    const fn integers(
+        name: &'static str,
+        group: u32,
+        rows: u32,
+        slots: usize,
+        together: u32,
+    ) -> Self {
+        Kernel { name, group, rows, slots, float: false, together }
+    }
+
+    /// One for floats.
+    const fn floats(name: &'static str, rows: u32, slots: usize) -> Self {
+        Kernel { name, group: 256, rows, slots, float: true, together: 1 }
+    }
+}
+
 /// The kernels for matrices of this format and width, the better ones first: every shard of K has
 /// whole steps, of 128 elements for integers and of 32 for floats.
 fn kernels(format: Format, columns: usize) -> Option<[Kernel; 2]> {
     let whole = |multiple| columns > 0 && columns.is_multiple_of(multiple);
-    let kernel = |name, group, rows, together| Kernel {
-        name,
-        group,
-        rows,
-        slots: SLOTS,
-        float: false,
-        together,
-    };
     let integers = |multiple, group, names: [&'static str; 2]| {
-        whole(multiple).then(|| names.map(|name| kernel(name, group, ROWS, 1)))
+        whole(multiple).then(|| names.map(|name| Kernel::integers(name, group, ROWS, SLOTS, 1)))
     };
     let flows = |[flow, big]: [&'static str; 2]| {
-        whole(256).then(|| [kernel(flow, 256, FLOW_ROWS, 2), kernel(big, 512, ROWS, 1)])
+        whole(256).then(|| {
+            [
+                Kernel::integers(flow, 256, FLOW_ROWS, SLOTS, 2),
+                Kernel::integers(big, 512, ROWS, SLOTS, 1),
+            ]
+        })
     };
     let floats = |names: [&'static str; 2]| {
-        let kernel = |i: usize| Kernel {
-            name: names[i],
-            group: 256,
-            rows: FLOAT_ROWS[i],
-            slots: FLOAT_SLOTS,
-            float: true,
-            together: 1,
-        };
+        let kernel = |i: usize| Kernel::floats(names[i], FLOAT_ROWS[i], FLOAT_SLOTS);
         // A tall tile takes twice as many columns at a time.
         whole(256).then(|| [kernel(usize::from(whole(512))), kernel(0)])
     };
@@ -118,18 +127,25 @@ fn able(gpu: &Gpu, format: Format, [columns, rows]: [usize; 2]) -> Option<Kernel
 
 /// The kernel for tiles of so many slots whose weights go straight to matrices' registers.
 fn direct(gpu: &Gpu, format: Format, columns: usize, slots: usize) -> Option<Kernel> {
-    let (name, together) = match (format, slots) {
-        (Format::Q2K, SLIM) => ("lean_q2_k", 3),
-        (Format::Q2K, _) => ("direct_q2_k", 2),
-        (Format::Iq2Xxs, SLIM) => ("lean_iq2_xxs", 3),
-        (Format::Iq2Xxs, _) => ("direct_iq2_xxs", 2),
+    let lean = slots == SLIM;
+    let name = match (format, lean) {
+        (Format::Q2K, true) => "lean_q2_k",
+        (Format::Q2K, false) => "direct_q2_k",
+        (Format::Iq2Xxs, true) => "lean_iq2_xxs",
+        (Format::Iq2Xxs, false) => "direct_iq2_xxs",
         _ => return None,
     };
-    let kernel = Kernel { name, group: 128, rows: FLOW_ROWS, slots, float: false, together };
+    let (group, rows, together) = if lean { (128, FLOW_ROWS, 3) } else { (256, ROWS, 1) };
+    let kernel = Kernel::integers(name, group, rows, slots, together);
     let facts = gpu.driver.facts();
     let fits = facts.signals && facts.group_bytes >= room(&kernel);
     (fits && gpu.takes(Shortcuts::DIRECT) && columns > 0 && columns.is_multiple_of(256))
         .then_some(kernel)
+}
+
+/// Whether it is one of these, which go on from tile to tile.
+fn is_direct(kernel: &Kernel) -> bool {
+    ["lean_q2_k", "direct_q2_k", "lean_iq2_xxs", "direct_iq2_xxs"].contains(&kernel.name)
 }
 
 /// The kernel for tiles of few slots.
@@ -142,7 +158,7 @@ fn slim(gpu: &Gpu, format: Format, columns: usize) -> Option<Kernel> {
         Format::Iq2Xxs => "slim_iq2_xxs",
         _ => return None,
     };
-    let kernel = Kernel { name, group: 256, rows: ROWS, slots: SLIM, float: false, together: 2 };
+    let kernel = Kernel::integers(name, 256, ROWS, SLIM, 2);
     let fits = gpu.driver.facts().group_bytes >= room(&kernel);
     (fits && columns > 0 && columns.is_multiple_of(256)).then_some(kernel)
 }
@@ -189,7 +205,7 @@ fn wide(gpu: &Gpu, format: Format, columns: u32) -> Option<Kernel> {
     };
     let facts = gpu.driver.facts();
     let fits = facts.signals && facts.group_bytes >= pool_bytes(name);
-    let kernel = Kernel { name, group: 512, rows: ROWS, slots: SLOTS, float: false, together: 1 };
+    let kernel = Kernel::integers(name, 512, ROWS, SLOTS, 1);
     (fits && gpu.takes(Shortcuts::WIDE)).then_some(kernel)
 }
 
@@ -213,8 +229,7 @@ fn few(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Kernel> {
         Format::Bf16 => "big_bf16_few",
         _ => return None,
     };
-    let kernel =
-        Kernel { name, group: 256, rows: FEW_ROWS, slots: FEW_SLOTS, float: true, together: 1 };
+    let kernel = Kernel::floats(name, FEW_ROWS, FEW_SLOTS);
     let fits = a.rows[0] <= FEW_ROWS && a.rows[1..] == [0; 3] && shards_apart(&kernel, a);
     (fits && gpu.driver.facts().group_bytes >= pool_bytes(name)).then_some(kernel)
 }
@@ -288,15 +303,21 @@ pub(super) fn sums(
 /// rows first, so that they share inputs.
 pub(super) fn grid(gpu: &Gpu, kernel: &Kernel, a: &mut ProductArgs, tiles: u32) -> [u32; 3] {
     let rows: u32 = a.rows.iter().map(|rows| rows.div_ceil(kernel.rows)).sum();
+    let at_once = gpu.takes(Shortcuts::ONWARD).then(|| gpu.multiprocessors() * kernel.together);
     if kernel.name == WIDE_Q8_0 {
         let all = tiles.saturating_mul(rows).saturating_mul(a.groups);
-        let stay = gpu.takes(Shortcuts::ONWARD);
-        a.run = if stay { all.min(gpu.multiprocessors()) } else { all };
+        a.run = at_once.map_or(all, |groups| all.min(groups));
         return [a.run, 1, 1];
     }
     if shards_apart(kernel, a) {
         a.run = 1;
         return [tiles, rows, 8];
+    }
+    if is_direct(kernel) {
+        let all = tiles.saturating_mul(rows);
+        a.source = tiles;
+        a.run = at_once.map_or(all, |groups| all.min(groups.div_ceil(a.groups)));
+        return [a.run, 1, a.groups];
     }
     match a.stacked {
         0 => [tiles, rows, a.groups],

@@ -51,29 +51,33 @@ pub(in super::super) fn query_heads(gpu: &mut Gpu, a: &QueryHeads) -> Result<(),
         norm: u32::from(a.eps.is_some()),
         eps: a.eps.unwrap_or(0.0),
     };
-    if a.width == FEW_WIDTH && n <= SOME_ROWS && gpu.takes(Shortcuts::STAGED) {
+    let made_later = match n <= SOME_ROWS {
+        true => a.width == FEW_WIDTH && gpu.takes(Shortcuts::STAGED),
+        false => super::attention::makes_heads(gpu, a.width, &arguments),
+    };
+    if made_later {
         let work = Work::Heads { table, arguments };
         return gpu.owe(Owed { at: q, len: size(&[n, a.heads, a.width]), work });
     }
-    if a.width == FEW_WIDTH && arguments.items <= FEW_HEADS {
-        return heads_few(gpu, [q, table], &arguments);
-    }
-    let grid = [arguments.items.div_ceil(GROUP / 8), 1, 1];
-    let name = match a.width == 512 && a.rope.pairs.is_multiple_of(4) {
-        true => "query_heads_512",
-        false => "query_heads",
-    };
-    gpu.launch(name, grid, GROUP, &[q, table], &arguments)
+    make_heads(gpu, [q, table], &arguments)
 }
 
-/// Eight lanes a head; four heads a group, since there are few rows.
-pub(in super::super) fn heads_few(
+/// Eight lanes a head; four heads a group, where there are few rows.
+pub(in super::super) fn make_heads(
     gpu: &mut Gpu,
     places: [Place; 2],
     arguments: &HeadArgs,
 ) -> Result<(), Error> {
-    let grid = [arguments.items.div_ceil(4), 1, 1];
-    gpu.launch("query_heads_few", grid, 32, &places, arguments)
+    if arguments.width as usize == FEW_WIDTH && arguments.items <= FEW_HEADS {
+        let grid = [arguments.items.div_ceil(4), 1, 1];
+        return gpu.launch("query_heads_few", grid, 32, &places, arguments);
+    }
+    let grid = [arguments.items.div_ceil(GROUP / 8), 1, 1];
+    let name = match arguments.width == 512 && arguments.pairs.is_multiple_of(4) {
+        true => "query_heads_512",
+        false => "query_heads",
+    };
+    gpu.launch(name, grid, GROUP, &places, arguments)
 }
 
 pub(in super::super) fn kv_rows(gpu: &mut Gpu, a: &KvRows) -> Result<(), Error> {
