@@ -24,9 +24,10 @@ pub(super) const SLOTS: usize = 128;
 /// Rows of one where a multiprocessor holds several groups.
 const FLOW_ROWS: u32 = 64;
 /// Slots of a slim one, and how many of an expert, on average, are better off there: 48 are a third
-/// faster, and 12 were not.
+/// faster, and 12 were not; where weights go straight to registers, fewer are too.
 const SLIM: usize = 64;
 const SLIM_EACH: [usize; 2] = [32, 56];
+const LEAN_LEAST: usize = SLOTS_EACH;
 /// Rows of a float tile, low and tall, and `FLOATS_SLOTS` of the kernels.
 const FLOAT_ROWS: [u32; 2] = [64, 128];
 const FLOAT_SLOTS: usize = 32;
@@ -143,7 +144,7 @@ fn direct(gpu: &Gpu, format: Format, columns: usize, slots: usize) -> Option<Ker
         .then_some(kernel)
 }
 
-/// Whether it is one of these, which go on from tile to tile.
+/// Whether it is one of these, which can go on from tile to tile.
 fn is_direct(kernel: &Kernel) -> bool {
     ["lean_q2_k", "direct_q2_k", "lean_iq2_xxs", "direct_iq2_xxs"].contains(&kernel.name)
 }
@@ -164,8 +165,10 @@ fn slim(gpu: &Gpu, format: Format, columns: usize) -> Option<Kernel> {
 }
 
 /// Whether so many slots of so many experts are better off in slim tiles.
-fn slim_pays(slots: usize, stack: usize) -> bool {
+fn slim_pays(gpu: &Gpu, slots: usize, stack: usize) -> bool {
+    let lean = gpu.driver.facts().signals && gpu.takes(Shortcuts::DIRECT);
     let [least, most] = SLIM_EACH;
+    let least = if lean { LEAN_LEAST } else { least };
     (least * stack..=most * stack).contains(&slots)
 }
 
@@ -246,7 +249,7 @@ pub(super) fn stacked(gpu: &Gpu, format: Format, a: &ProductArgs, width: usize) 
     }
     match width {
         SLOTS => able(gpu, format, shape(a)),
-        SLIM if slim_pays(a.slots as usize, a.stack as usize) => {
+        SLIM if slim_pays(gpu, a.slots as usize, a.stack as usize) => {
             slim(gpu, format, a.columns as usize)
         }
         _ => None,
@@ -266,7 +269,7 @@ pub(super) fn experts(
     };
     let slim = |(format, columns)| slim(gpu, format, columns).is_some();
     let large = slots >= SLOTS_EACH * stack && matrices.into_iter().all(able);
-    let width = match slim_pays(slots, stack) && matrices.into_iter().all(slim) {
+    let width = match slim_pays(gpu, slots, stack) && matrices.into_iter().all(slim) {
         true => SLIM,
         false => SLOTS,
     };
@@ -303,7 +306,9 @@ pub(super) fn sums(
 /// rows first, so that they share inputs.
 pub(super) fn grid(gpu: &Gpu, kernel: &Kernel, a: &mut ProductArgs, tiles: u32) -> [u32; 3] {
     let rows: u32 = a.rows.iter().map(|rows| rows.div_ceil(kernel.rows)).sum();
-    let at_once = gpu.takes(Shortcuts::ONWARD).then(|| gpu.multiprocessors() * kernel.together);
+    // Of several groups a multiprocessor one works while another begins: they end with their tile.
+    let stay = kernel.together == 1 && gpu.takes(Shortcuts::ONWARD);
+    let at_once = stay.then(|| gpu.multiprocessors());
     if kernel.name == WIDE_Q8_0 {
         let all = tiles.saturating_mul(rows).saturating_mul(a.groups);
         a.run = at_once.map_or(all, |groups| all.min(groups));
