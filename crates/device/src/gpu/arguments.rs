@@ -76,8 +76,10 @@ pub(crate) struct ProductArgs {
     pub run: u32,
     pub source: u32,
     pub bound: f32,
+    pub width: u32,
+    pub pad: u32,
 }
-// SAFETY: repr(C), 96 + 56 bytes, a multiple of 8.
+// SAFETY: repr(C), 96 + 64 bytes, a multiple of 8.
 unsafe impl Arguments for ProductArgs {
     const NAME: &'static str = "ProductArgs";
 }

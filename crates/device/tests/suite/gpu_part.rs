@@ -84,13 +84,22 @@ struct FfnCase {
     formats: [Format; 2],
 }
 
-const FFNS: [FfnCase; 3] = [
+const FFNS: [FfnCase; 4] = [
     FfnCase {
         experts: 6,
         top_k: 3,
         d: 256,
         inner: 256,
         shared_inner: 96,
+        formats: [Format::Q2K, Format::Q8_0],
+    },
+    // Two ranks have the columns of the kernels of chosen experts.
+    FfnCase {
+        experts: 4,
+        top_k: 2,
+        d: 256,
+        inner: 1024,
+        shared_inner: 256,
         formats: [Format::Q2K, Format::Q8_0],
     },
     FfnCase {

@@ -131,10 +131,11 @@ const STAGED_COLUMNS: usize = 8192;
 /// Floats of which the groups of a product for one row make its int8 blocks themselves.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Staged {
-    /// The activation of gate and up, times a weight for each slot.
-    Activated { gate: Place, up: Place, gains: Option<Place>, limit: f32 },
-    /// The floats as they are.
-    Plain { x: Place },
+    /// The activation of gate and up, times a weight for each slot; a row of the matrix meets it so
+    /// many times (`part.rs`).
+    Activated { gate: Place, up: Place, gains: Option<Place>, limit: f32, ways: u32 },
+    /// The floats as they are, so many times.
+    Plain { x: Place, ways: u32 },
     /// What a norm makes of them, which is owed.
     Normed { x: Place, weight: Place, eps: f32 },
 }
@@ -142,14 +143,19 @@ pub(super) enum Staged {
 impl Staged {
     /// Puts what is read where kernels look for it; what a norm makes is not theirs to settle.
     pub fn put(self, places: &mut [Place; 13], arguments: &mut ProductArgs) {
+        arguments.width = arguments.columns;
         match self {
-            Staged::Activated { gate, up, gains, limit } => {
+            Staged::Activated { gate, up, gains, limit, ways } => {
+                arguments.width /= ways.max(1);
                 places[8..10].copy_from_slice(&[gate, up]);
                 places[11] = gains.unwrap_or(Place::NONE);
                 arguments.source = if gains.is_some() { 2 } else { 1 };
                 arguments.bound = limit;
             }
-            Staged::Plain { x } => places[8] = x,
+            Staged::Plain { x, ways } => {
+                arguments.width /= ways.max(1);
+                places[8] = x;
+            }
             Staged::Normed { x, weight, eps } => {
                 places[8] = x;
                 places[11] = weight;
@@ -191,13 +197,14 @@ pub(super) fn stages(gpu: &Gpu, operation: &'static str, matrix: Matrix) -> Resu
 }
 
 /// A row as the input of products that make its blocks themselves, if they all can and nobody has
-/// left them.
+/// left them; the matrices' rows meet it so many times.
 pub(super) fn stages_row(
     gpu: &Gpu,
     operation: &'static str,
     x: Place,
     activation: Activation,
     outputs: &[(Matrix, Place)],
+    ways: usize,
 ) -> Result<Option<Staged>, Error> {
     let Some((first, _)) = outputs.first() else { return Ok(None) };
     let made = gpu.prepared(x, activation, [1, first.columns]).is_some();
@@ -212,10 +219,12 @@ pub(super) fn stages_row(
     let Some(plan) = plan_of_columns(gpu, operation, Format::Q8_0, first.columns)? else {
         return Ok(None);
     };
-    let Some(owed) = gpu.owed_of(x) else { return Ok(Some(Staged::Plain { x })) };
+    let Some(owed) = gpu.owed_of(x) else {
+        return Ok(Some(Staged::Plain { x, ways: small(operation, ways)? }));
+    };
     Ok(match owed.work {
         Work::Norm { weight, arguments }
-            if plan.group == ROW_GROUP && arguments.width as usize == first.columns =>
+            if ways == 1 && plan.group == ROW_GROUP && arguments.width as usize == first.columns =>
         {
             Some(Staged::Normed { x, weight, eps: arguments.eps })
         }

@@ -181,15 +181,21 @@ impl Half<'_> {
         let planes = self.planes_out as usize;
         let out = gpu.scratch(self.scratch[4], size(&[self.slots, planes, down.rows, 4]))?;
         let rows = gpu.rows.len();
-        let whole = rows == 1 && ways == 1;
         let alone = self.stacked.is_some() && chosen::stages(gpu, operation, down, rows)?;
-        let staged = ways == 1 && (alone || (whole && decode::stages(gpu, operation, down)?));
-        if whole && !staged && self.gains.is_some() {
+        let staged = (alone && (rows == 1 || ways == 1))
+            || (rows == 1 && decode::stages(gpu, operation, down)?);
+        if rows == 1 && !staged && self.gains.is_some() {
             let why = || format!("down is {:?}, or it is disabled", down.format);
             gpu.goes_without(Shortcuts::STAGED, operation, why)?;
         }
         let x = match staged {
-            true => Input::Staged(Staged::Activated { gate, up, gains: self.gains, limit }),
+            true => Input::Staged(Staged::Activated {
+                gate,
+                up,
+                gains: self.gains,
+                limit,
+                ways: small(operation, ways)?,
+            }),
             false => Input::Made(self.activate(gpu, [gate, up], ffn.gate.rows, limit)?),
         };
         product(gpu, &self.product_of(&[(down, out)], x, 1, self.planes_out))?;

@@ -12,7 +12,7 @@ use super::super::store::Ask;
 use super::super::weights::Laid;
 use super::super::{Folded, Gpu, Scratch, Weights, check, size, small};
 use super::products::{Input, Product, product};
-use super::{GROUP, SIMDGROUPS};
+use super::{GROUP, SIMDGROUPS, decode};
 use crate::{Backend, Buffer, Cells, Error, Matrix, MatrixPart, MatrixSource, Project, Strides};
 use ironstar_quant::Activation;
 
@@ -108,14 +108,22 @@ pub(super) fn project(
     let out = gpu.f32(ask("an output"), out, len)?;
     let weights = gpu.weights(operation, folded.matrix)?;
     gpu.counters.dense_bytes += weights.matrix_bytes;
-    let x = repeated(gpu, weights.activation(), x, shape, folded.ways())?;
     let (planes_out, made) = match folded.shards {
         4 => (2, out),
         1 => (8, out),
         _ => (8, gpu.scratch(Scratch::PartShards, size(&[len, 2, 4]))?),
     };
     let outputs = [(folded.matrix, made)];
-    let plain = Product::plain(operation, &outputs, Input::Made(x), a.rows);
+    let (activation, ways) = (weights.activation(), folded.ways());
+    let staged = match a.rows {
+        1 => decode::stages_row(gpu, operation, x, activation, &outputs, ways)?,
+        _ => None,
+    };
+    let x = match staged {
+        Some(staged) => Input::Staged(staged),
+        None => Input::Made(repeated(gpu, activation, x, shape, ways)?),
+    };
+    let plain = Product::plain(operation, &outputs, x, a.rows);
     product(gpu, &Product { planes_out, ..plain })?;
     if made == out {
         return Ok(());

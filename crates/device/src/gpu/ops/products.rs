@@ -428,7 +428,7 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
     }
     for (index, (activation, outputs)) in by_activation.into_iter().enumerate() {
         let staged = match a.rows {
-            1 => decode::stages_row(gpu, operation, x, activation, &outputs)?,
+            1 => decode::stages_row(gpu, operation, x, activation, &outputs, 1)?,
             _ => None,
         };
         let x = match staged {
