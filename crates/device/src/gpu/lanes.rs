@@ -34,10 +34,13 @@ pub(super) struct Access {
 pub(super) mod hidden {
     /// Window rings.
     pub const RINGS: u8 = 1;
-    /// Rings and rows of compressors of keys and values.
+    /// Rows of compressors of keys and values.
     pub const ROWS: u8 = 2;
-    /// Rings and rows of indexers.
+    /// Rows of indexers.
     pub const INDEX: u8 = 4;
+    /// Rings of tokens that rows are made of, of either kind.
+    pub const KEPT: u8 = 8;
+    pub const INDEX_KEPT: u8 = 16;
 }
 
 /// Places that a kernel writes, of kernels whose places are all that they touch but for what the
@@ -46,6 +49,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("activate", 0b11 << 3),
     ("activate_256", 0b11 << 3),
     ("activate_32", 0b11 << 3),
+    ("add_pairs", 1 << 1),
     ("attend_few_mix", 0b111 << 11),
     ("attend_few_mix_long", 0b111 << 11),
     ("attend_few_scores", 1 << 9),
@@ -74,6 +78,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("decode_q8_0", 0b1010_1010),
     ("expert_cells", 1 << 3),
     ("expert_cells_four", 1 << 3),
+    ("expert_cells_part", 1 << 3),
     ("few_bf16", 0b1010_1010),
     ("few_bf16_low", 0b1010_1010),
     ("few_f16", 0b1010_1010),
@@ -107,14 +112,17 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("index_scores_few", 1 << 5),
     ("index_scores_fp4", 1 << 5),
     ("kv_rows", 1 << 3),
+    ("local_ids", 1 << 1),
     ("normed_q8_0", 0b1010_1010),
     ("pool_long", 1 << 6),
     ("post_shards_bf16", 0b11 << 5),
     ("post_shards_f16", 0b11 << 5),
     ("quantise", 0b110),
+    ("quantise_part", 0b110),
     ("query_heads", 1),
     ("query_heads_512", 1),
     ("query_heads_few", 1),
+    ("repeat_floats", 1 << 1),
     ("rms_norm", 1 << 2),
     ("rms_norm_blocks", 0b11100),
     ("route", 0b11 << 4),

@@ -653,6 +653,12 @@ impl Gpu {
         (place, groups.len())
     }
 
+    /// Whether a group of so many tokens closes in this step.
+    fn closes(&self, ratio: usize) -> bool {
+        let ends = |span: &Span| (span.position + span.rows.len()) / ratio > span.position / ratio;
+        self.rows.spans.iter().any(ends)
+    }
+
     fn closing_groups(&self, ratio: usize) -> Vec<Option<(usize, usize)>> {
         let mut groups = Vec::new();
         for (index, span) in self.rows.spans.iter().enumerate() {

@@ -116,10 +116,13 @@ pub(in super::super) fn compress(gpu: &mut Gpu, a: &Compress<'_>) -> Result<(), 
     let n = gpu.n();
     // The slots of a short span's tokens are not those that its groups read.
     let slack = first.capacity.saturating_sub(a.parts * a.ratio).min(ROLLBACK_ROWS);
-    let memory = match a.kind {
-        RowKind::Index => hidden::INDEX,
-        RowKind::Kv { .. } => hidden::ROWS,
+    let (rows, kept) = match a.kind {
+        RowKind::Index => (hidden::INDEX, hidden::INDEX_KEPT),
+        RowKind::Kv { .. } => (hidden::ROWS, hidden::KEPT),
     };
+    // A token that closes no group makes no row, and nobody waits for it. (Lists of more rows would
+    // be too many.)
+    let memory = if n > 1 || gpu.closes(a.ratio) { rows | kept } else { kept };
     let together = gpu.rows.spans.iter().all(|span| span.rows.len() <= slack);
     let pooled = match !together && a.parts * a.ratio >= LONG_TOKENS {
         true => Some(gpu.scratch(Scratch::Pooled, size(&[closing as usize, a.width, 4]))?),
