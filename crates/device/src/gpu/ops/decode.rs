@@ -224,7 +224,9 @@ pub(super) fn stages_row(
     };
     Ok(match owed.work {
         Work::Norm { weight, arguments }
-            if ways == 1 && plan.group == ROW_GROUP && arguments.width as usize == first.columns =>
+            if ways == 1
+                && plan.group == ROW_GROUP
+                && arguments.width as usize == first.columns =>
         {
             Some(Staged::Normed { x, weight, eps: arguments.eps })
         }
