@@ -221,6 +221,34 @@ fn attend_few(
     gpu.launch(name, [a.width / 64, n, tiles], TILE_GROUP, &places, a)
 }
 
+/// The launch of very many rows over keys of bf16: tiles of them, on matrix units.
+fn attend_tiles(
+    gpu: &mut Gpu,
+    a: &mut AttendArgs,
+    n: u32,
+    q: Place,
+    keys: [Place; 7],
+    [sinks, table, out]: [Place; 3],
+) -> Result<(), Error> {
+    let [kv, choice, positions, span_of, spans, rings, rows] = keys;
+    let places = [q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out];
+    let together = multiplies_together(gpu, a.width as usize, a.pairs);
+    let (name, each) = match (shares_keys(gpu, a.heads), together) {
+        (true, true) => ("attend_four", WIDE_HEADS),
+        (true, false) => ("attend_heads", WIDE_HEADS),
+        (false, _) => ("attend_tiles", TILE_HEADS),
+    };
+    let made = name == "attend_four" && take_heads(gpu, a, q, table);
+    if made {
+        gpu.take_along(q);
+    }
+    gpu.launch(name, [a.heads.div_ceil(each), n, 1], TILE_GROUP, &places, a)?;
+    if made {
+        gpu.overwritten(q, usize::MAX);
+    }
+    Ok(())
+}
+
 pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Error> {
     let n = gpu.rows.len();
     if n == 0 {
@@ -254,23 +282,15 @@ pub(in super::super) fn attend(gpu: &mut Gpu, a: &Attend<'_>) -> Result<(), Erro
         return attend_few(gpu, &arguments, small(OPERATION, n)?, q, keys, [sinks, table, out]);
     }
     if bf16 && on_matrix_units(gpu, width) {
-        let places = [q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out];
-        let together = multiplies_together(gpu, width, arguments.pairs);
-        let (name, each) = match (shares_keys(gpu, heads), together) {
-            (true, true) => ("attend_four", WIDE_HEADS),
-            (true, false) => ("attend_heads", WIDE_HEADS),
-            (false, _) => ("attend_tiles", TILE_HEADS),
-        };
-        let grid = [heads.div_ceil(each), small(OPERATION, n)?, 1];
-        let made = name == "attend_four" && take_heads(gpu, &mut arguments, q, table);
-        if made {
-            gpu.take_along(q);
-        }
-        gpu.launch(name, grid, TILE_GROUP, &places, &arguments)?;
-        if made {
-            gpu.overwritten(q, usize::MAX);
-        }
-        return Ok(());
+        let keys = [kv, choice, positions, span_of, spans, rings, rows];
+        return attend_tiles(
+            gpu,
+            &mut arguments,
+            small(OPERATION, n)?,
+            q,
+            keys,
+            [sinks, table, out],
+        );
     }
     // What `fast/attention.k` takes; its sums are those of `attention.k`.
     let tiled = bf16 && width.is_multiple_of(32) && width <= 512;
