@@ -96,6 +96,18 @@ unsafe impl Arguments for SplitArgs {
     const NAME: &'static str = "SplitArgs";
 }
 
+/// Shards of a product that become their sums.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct AddShardsArgs {
+    pub rows: u32,
+    pub slots: u32,
+}
+// SAFETY: repr(C) of two u32.
+unsafe impl Arguments for AddShardsArgs {
+    const NAME: &'static str = "AddShardsArgs";
+}
+
 /// Shards of a wide float matrix.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -584,6 +596,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<ProductArgs>(),
     twin::<QuantiseArgs>(),
     twin::<SplitArgs>(),
+    twin::<AddShardsArgs>(),
     twin::<SortArgs>(),
     twin::<ActivateArgs>(),
     twin::<CellsArgs>(),

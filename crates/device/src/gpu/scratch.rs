@@ -35,6 +35,7 @@ pub(super) enum Scratch {
     PreparedScales256,
     SplitHalves,
     SplitFactors,
+    SplitShards,
     PartInput,
     PartScales,
     PartShards,

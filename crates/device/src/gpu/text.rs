@@ -111,6 +111,7 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("big_f16_few", 73_728),
     ("big_bf16_few", 73_728),
     ("halves_low", 50_192),
+    ("halves_apart", 50_192),
     ("halves_tall", 231_424),
     ("hc_post_pre_1024", 14_872),
     ("hc_post_pre_4096", 57_880),

@@ -7,9 +7,10 @@ use ironstar_quant::Format;
 use std::sync::Arc;
 
 /// A product of a part: format, rows and columns of the part, inputs.
-const PRODUCTS: [(Format, [usize; 2], usize); 8] = [
+const PRODUCTS: [(Format, [usize; 2], usize); 9] = [
     (Format::Q8_0, [40, 96], 1),
     (Format::Q8_0, [24, 512], 3),
+    (Format::Q8_0, [8, 256], 35),
     (Format::Q2K, [16, 768], 1),
     (Format::Q2K, [24, 256], 70),
     (Format::Iq2Xxs, [8, 512], 2),
@@ -167,6 +168,25 @@ fn slots_of_other_ranks_between_a_ranks_own() {
     let [found, wanted] =
         [Bench::gpu(), Bench::scalar()].map(|bench| experts_of(bench, &case, cells, 4));
     assert!(found == wanted);
+}
+
+/// Sizes at which the kernels of chosen experts, and those of many rows, take a rank's part.
+#[test]
+fn cells_of_many_rows() {
+    let case = FfnCase {
+        experts: 8,
+        top_k: 3,
+        d: 256,
+        inner: 1024,
+        shared_inner: 256,
+        formats: [Format::Q2K, Format::Q8_0],
+    };
+    let cells = Cells::of_part(Part { rank: 1, ranks: 2 }, case.experts);
+    for n in [2, 7, 40] {
+        let [found, wanted] =
+            [Bench::gpu(), Bench::scalar()].map(|bench| experts_of(bench, &case, cells, n));
+        assert!(found == wanted, "{n} rows");
+    }
 }
 
 #[test]

@@ -182,8 +182,7 @@ impl Half<'_> {
         let out = gpu.scratch(self.scratch[4], size(&[self.slots, planes, down.rows, 4]))?;
         let rows = gpu.rows.len();
         let alone = self.stacked.is_some() && chosen::stages(gpu, operation, down, rows)?;
-        let staged = (alone && (rows == 1 || ways == 1))
-            || (rows == 1 && decode::stages(gpu, operation, down)?);
+        let staged = alone || (rows == 1 && decode::stages(gpu, operation, down)?);
         if rows == 1 && !staged && self.gains.is_some() {
             let why = || format!("down is {:?}, or it is disabled", down.format);
             gpu.goes_without(Shortcuts::STAGED, operation, why)?;
@@ -229,7 +228,7 @@ impl Half<'_> {
             copies: small(operation, ways)?,
         };
         let places = [gate, up, self.gains.unwrap_or(Place::NONE), out, scales];
-        let whole = ways == 1 && inner.is_multiple_of(block);
+        let whole = inner.is_multiple_of(block);
         let (name, each) = match activation {
             Activation::Int8x256 if whole => ("activate_256", SIMDGROUPS),
             Activation::Int8x32 if whole && self.slots > SOME_ROWS => ("activate_32", GROUP / 4),

@@ -1,7 +1,7 @@
 //! Products of F16 matrices on matrix units (`tiles_halves.k`, `fast/halves.k`): which products
 //! those are, and how they are launched.
 
-use super::super::arguments::{ProductArgs, SplitArgs};
+use super::super::arguments::{AddShardsArgs, ProductArgs, SplitArgs};
 use super::super::record::Place;
 use super::super::text::pool_bytes;
 use super::super::{Gpu, Scratch, size, small};
@@ -60,7 +60,29 @@ pub(super) fn launch(
         return gpu.launch("halves_few", grid, ROW_GROUP, places, arguments);
     };
     let grid = [arguments.slots.div_ceil(side), runs(arguments, side), 1];
+    let one = arguments.rows[1..] == [0; 3] && arguments.planes_out == 1;
+    if one && name == LOW.0 && grid[0] * grid[1] <= gpu.multiprocessors() {
+        return launch_apart(gpu, grid, places, arguments);
+    }
     gpu.launch(name, grid, ROW_GROUP, places, arguments)
+}
+
+/// Tiles that would leave a multiprocessor with one group at most, which waits for its own copies:
+/// each shard of a tile has a group of its own, and another launch adds the shards.
+fn launch_apart(
+    gpu: &mut Gpu,
+    [tiles, runs, _]: [u32; 3],
+    places: &[Place; 13],
+    arguments: &ProductArgs,
+) -> Result<(), Error> {
+    let (rows, slots) = (arguments.rows[0], arguments.slots);
+    let all = small("project", size(&[rows as usize, slots as usize]))?;
+    let shards = gpu.scratch(Scratch::SplitShards, size(&[all as usize, SHARDS, 4]))?;
+    let mut apart = *places;
+    apart[1] = shards;
+    gpu.launch("halves_apart", [tiles, runs, 8], ROW_GROUP, &apart, arguments)?;
+    let sums = AddShardsArgs { rows, slots };
+    gpu.launch("add_shards", [all.div_ceil(GROUP), 1, 1], GROUP, &[shards, places[1]], &sums)
 }
 
 /// One row: each group has all weights of one run ahead, or groups go on from run to run.

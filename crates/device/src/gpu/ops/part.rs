@@ -10,7 +10,7 @@ use super::super::arguments::{CellsPartArgs, LocalArgs, PairsArgs, RepeatArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::weights::Laid;
-use super::super::{Folded, Gpu, Scratch, Weights, check, size, small};
+use super::super::{Folded, Gpu, SOME_ROWS, Scratch, Weights, check, size, small};
 use super::products::{Input, Product, product};
 use super::{GROUP, SIMDGROUPS, decode};
 use crate::{Backend, Buffer, Cells, Error, Matrix, MatrixPart, MatrixSource, Project, Strides};
@@ -88,8 +88,11 @@ fn repeated(
         per_row: small(operation, columns / block)?,
         copies,
     };
-    let grid = [arguments.blocks.div_ceil(SIMDGROUPS), 1, 1];
-    gpu.launch("quantise_part", grid, GROUP, &[x, codes, scales], &arguments)?;
+    let (name, groups) = match rows {
+        0..super::big::ROWS_MIN => ("quantise_part", arguments.blocks.div_ceil(SIMDGROUPS)),
+        _ => ("quantise_rows_part", small(operation, len)?.div_ceil(8 * GROUP)),
+    };
+    gpu.launch(name, [groups, 1, 1], GROUP, &[x, codes, scales], &arguments)?;
     Ok([codes, scales])
 }
 
@@ -172,6 +175,12 @@ pub(super) fn add_cells(
         first: small(operation, cells.first)?,
         count: small(operation, cells.count)?,
     };
-    let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
-    gpu.launch("expert_cells_part", grid, GROUP, &places, &arguments)
+    // Fours of dims do not cross from way to way.
+    let fours = gpu.rows.len() > SOME_ROWS && width.is_multiple_of(4 * 8);
+    let (name, each) = match fours {
+        true => ("expert_cells_part_four", 4),
+        false => ("expert_cells_part", 1),
+    };
+    let grid = [arguments.width.div_ceil(GROUP * each), gpu.n(), 1];
+    gpu.launch(name, grid, GROUP, &places, &arguments)
 }
