@@ -13,8 +13,8 @@
 //! and its sisters for one behind a long state, the prompt and common steps. `--quick` leaves out
 //! the cuts of the prompt. With `--ranks` the model is shared by cards; the hash of the logits
 //! along the answer is that of one card. `--part N` is rank 0 of N on one card without the others:
-//! its speed is that of a rank whose gates cost nothing, its tokens are wrong. `--host` is for trying all this without a card, `--dry`
-//! only looks whether the words are understood.
+//! its speed is that of a rank whose gates cost nothing, its tokens are wrong. `--host` is for
+//! trying all this without a card, `--dry` only looks whether the words are understood.
 #![expect(clippy::print_stdout, reason = "a measuring tool")]
 
 use ironstar_cluster::Alone;

@@ -58,7 +58,8 @@ fn two_cards_answer_as_one() {
 }
 
 /// Cards as processes of their own have them: gates in each other's memory, in memory of the host,
-/// shared or carried, and without gates inside a graph. A host driver's card that is a thread stands for the process.
+/// shared or carried, and without gates inside a graph. A host driver's card that is a thread
+/// stands for the process.
 #[test]
 fn cards_of_processes_answer_as_one() {
     let gguf = tiny(96).gguf();
