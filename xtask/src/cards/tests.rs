@@ -14,7 +14,8 @@ fi
 [[ "$1" == synth ]] && : >"$2"
 [[ "$1" == sim ]] && echo "    2        1  tensor 2    1.5"
 [[ "$1" == bench ]] && echo '{"rows":[{"prefill_tps":3.5,"gen_tps":2.5}]}'
-echo "reading rank 0 one answer against SUMMARY 1 tokens/s shared fox behind launches, first"
+echo "reading one answer against guesses SUMMARY rank 0 1 tokens/s" \
+    "shared fox behind launches, first"
 "#;
 
 const PROGRAMS: [&str; 7] = [
