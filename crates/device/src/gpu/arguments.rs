@@ -354,8 +354,9 @@ pub(crate) struct HcArgs {
     pub hc_eps: f32,
     pub shards: u32,
     pub split: u32,
+    pub halves: u32,
 }
-// SAFETY: repr(C) of seven 4-byte numbers.
+// SAFETY: repr(C) of eight 4-byte numbers.
 unsafe impl Arguments for HcArgs {
     const NAME: &'static str = "HcArgs";
 }

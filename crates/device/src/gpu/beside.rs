@@ -16,6 +16,17 @@ impl Gpu {
         result
     }
 
+    /// The same for a product that may fill the device all the same.
+    pub(super) fn beside_whole<T>(
+        &mut self,
+        run: impl FnOnce(&mut Gpu) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let before = std::mem::replace(&mut self.whole, true);
+        let result = self.beside(run);
+        self.whole = before;
+        result
+    }
+
     /// The same behind what the main lane has so far: nothing near waits for it, so that it leaves
     /// the memory to what was recorded before.
     pub(super) fn behind<T>(

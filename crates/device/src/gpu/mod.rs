@@ -20,6 +20,7 @@ mod lanes;
 mod narrow;
 mod ops;
 mod owed;
+mod prepared;
 mod record;
 mod scratch;
 mod shortcuts;
@@ -42,6 +43,7 @@ use ironstar_quant::planes::{Layout, PLANES_MAX};
 use ironstar_quant::{Activation, Format};
 use lanes::Access;
 use owed::Owed;
+use prepared::Prepared;
 use record::{Place, Recorder};
 use scratch::Scratch;
 use std::cell::Cell;
@@ -115,6 +117,8 @@ pub struct Gpu {
     beside: bool,
     behind: bool,
     fresh: bool,
+    /// Whether what runs beside others may fill the device.
+    whole: bool,
     /// Memory behind tables that the next launch reads and writes.
     hidden: [u8; 2],
     scratch: HashMap<Scratch, (Address, u64)>,
@@ -171,17 +175,6 @@ impl Weights {
 }
 
 const _: () = assert!(PLANES_MAX == 4);
-
-/// Rows that a kernel left as int8 blocks beside the floats.
-#[derive(Clone, Copy, Debug)]
-struct Prepared {
-    /// The floats.
-    x: Place,
-    /// How many.
-    len: usize,
-    /// Codes and scales of blocks of 32, then of 256.
-    blocks: [Place; 4],
-}
 
 /// A spread over the streams whose operands are checked.
 #[derive(Clone, Copy, Debug)]
@@ -272,6 +265,7 @@ impl Gpu {
             beside: false,
             behind: false,
             fresh: false,
+            whole: false,
             hidden: [0; 2],
             scratch: HashMap::new(),
             kernels: HashMap::new(),
@@ -458,33 +452,6 @@ impl Gpu {
         Ok(Place::At(address))
     }
 
-    /// Room for the int8 blocks of the rows that the next launch writes to `x`.
-    fn prepare(&mut self, x: Place, [rows, columns]: [usize; 2]) -> Result<[Place; 4], Error> {
-        let len = size(&[rows, columns]);
-        let blocks = [
-            self.scratch(Scratch::PreparedCodes, len)?,
-            self.scratch(Scratch::PreparedScales, size(&[len / 32, 4]))?,
-            self.scratch(Scratch::PreparedCodes256, len)?,
-            self.scratch(Scratch::PreparedScales256, size(&[len / 256, 4]))?,
-        ];
-        self.prepared.set(Some(Prepared { x, len, blocks }));
-        Ok(blocks)
-    }
-
-    /// The same for blocks of 32 only.
-    fn prepare_narrow(
-        &mut self,
-        x: Place,
-        [rows, columns]: [usize; 2],
-    ) -> Result<[Place; 2], Error> {
-        let len = size(&[rows, columns]);
-        let codes = self.scratch(Scratch::PreparedCodes, len)?;
-        let scales = self.scratch(Scratch::PreparedScales, size(&[len / 32, 4]))?;
-        let blocks = [codes, scales, Place::NONE, Place::NONE];
-        self.prepared.set(Some(Prepared { x, len, blocks }));
-        Ok([codes, scales])
-    }
-
     /// Which rank this is among those whose devices meet by themselves.
     fn part(&self) -> Part {
         self.gates.as_ref().map_or(Part::WHOLE, Gates::part)
@@ -499,27 +466,7 @@ impl Gpu {
     /// that it leaves places to them, and the memory quick enough for the small among them.
     fn room(&self) -> u32 {
         let all = self.multiprocessors();
-        if self.beside { all.div_ceil(4) } else { all }
-    }
-
-    /// The int8 blocks of a buffer's rows, if a kernel left them.
-    fn prepared(
-        &self,
-        x: Place,
-        activation: Activation,
-        [rows, columns]: [usize; 2],
-    ) -> Option<[Place; 2]> {
-        // Blocks lie behind one another, so rows may be cut otherwise, if they are whole blocks.
-        let whole = activation.block().is_some_and(|block| columns.is_multiple_of(block));
-        let len = size(&[rows, columns]);
-        let found = self.prepared.get().filter(|own| whole && own.x == x && own.len >= len)?;
-        let [codes, scales, codes256, scales256] = found.blocks;
-        let found = match activation {
-            Activation::Int8x32 => [codes, scales],
-            Activation::Int8x256 => [codes256, scales256],
-            Activation::F32 => return None,
-        };
-        (found[0] != Place::NONE).then_some(found)
+        if self.beside && !self.whole { all.div_ceil(4) } else { all }
     }
 
     /// A buffer of floats. Whoever asks may write it, but for the inputs of products.

@@ -138,12 +138,12 @@ fn some_rows_of_many_columns() {
 }
 
 /// Products of `y` in formats of each kind of activation.
-fn products_of(bench: &mut Bench, y: Buffer, n: usize) -> Vec<Vec<u32>> {
+fn products_of(bench: &mut Bench, y: Buffer, [n, width]: [usize; 2]) -> Vec<Vec<u32>> {
     let mut numbers = Numbers(5);
     let formats = [Format::Q8_0, Format::Iq2Xxs, Format::F16];
     let outputs = formats.map(|format| {
-        let bytes = encode(format, &numbers.floats(8 * 1024, 0.2));
-        (bench.encoded(format, [1, 8, 1024], bytes), bench.zeros(n * 8))
+        let bytes = encode(format, &numbers.floats(8 * width, 0.2));
+        (bench.encoded(format, [1, 8, width], bytes), bench.zeros(n * 8))
     });
     bench.cpu.project(&Project { x: y, rows: n, outputs: &outputs }).expect("fits");
     outputs.iter().map(|(_, out)| bits(&bench.read(*out))).collect()
@@ -153,8 +153,8 @@ fn products_of(bench: &mut Bench, y: Buffer, n: usize) -> Vec<Vec<u32>> {
 /// of it, and what is written over the result is not passed over.
 #[test]
 fn blocks_that_were_left_are_those_of_the_floats() {
-    let (streams, width) = (4, 1024);
-    for n in [1, 2] {
+    for (width, n) in [(1024, 1), (1024, 2), (1024, 9), (4096, 16)] {
+        let streams = 4;
         let mut bench = Bench::gpu();
         let mut numbers = Numbers(n as u64);
         bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
@@ -179,14 +179,45 @@ fn blocks_that_were_left_are_those_of_the_floats() {
         let mut seen = Vec::new();
         for (index, step) in steps.into_iter().enumerate() {
             step(&mut bench);
-            let left = products_of(&mut bench, out, n);
+            let left = products_of(&mut bench, out, [n, width]);
             let values = bench.read(out);
             let fresh = bench.floats(&values);
-            assert!(left == products_of(&mut bench, fresh, n), "{n} rows, step {index}");
+            assert!(left == products_of(&mut bench, fresh, [n, width]), "{n} rows, step {index}");
             seen.push(left);
         }
         assert!(seen[0] != seen[1] && seen[1] != seen[2], "every step changes the products");
     }
+}
+
+/// A grouped product leaves blocks of its result that are those a product would make of it.
+#[test]
+fn blocks_of_a_grouped_product_are_those_of_its_floats() {
+    let (n, groups, rows, columns) = (9, 2, 64, 1024);
+    let mut bench = Bench::gpu();
+    let mut numbers = Numbers(3);
+    bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
+    let mut matrix = |bench: &mut Bench, rows: usize, columns: usize| {
+        let bytes = encode(Format::Q8_0, &numbers.floats(rows * columns, 0.2));
+        bench.encoded(Format::Q8_0, [1, rows, columns], bytes)
+    };
+    let first = matrix(&mut bench, groups * rows, columns);
+    let second = matrix(&mut bench, 7, groups * rows);
+    let mut x = Numbers(4).floats(n * groups * columns, 1.0);
+    // A row whose blocks are none.
+    x[groups * columns] = f32::INFINITY;
+    let x = bench.floats(&x);
+    let out = bench.zeros(n * groups * rows);
+    bench.cpu.project_grouped(&ProjectGrouped { x, matrix: first, groups, out }).expect("fits");
+    let product = |bench: &mut Bench, x: Buffer| {
+        let out = bench.zeros(n * 7);
+        let a = Project { x, rows: n, outputs: &[(second, out)] };
+        bench.cpu.project(&a).expect("fits");
+        bits(&bench.read(out))
+    };
+    let left = product(&mut bench, out);
+    let values = bench.read(out);
+    let fresh = bench.floats(&values);
+    assert!(left == product(&mut bench, fresh));
 }
 
 /// A norm and products of its result in formats of several kinds: the products and the row.

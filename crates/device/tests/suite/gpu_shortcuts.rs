@@ -1,4 +1,4 @@
-//! Shortcuts of a step of one row change no bit: each one left out, and launches that may run
+//! Shortcuts of a step of few rows change no bit: each one left out, and launches that may run
 //! beside each other in another order.
 
 use crate::common::{Bench, Numbers, bits, encode};
@@ -23,15 +23,16 @@ fn mix(weights: HcWeights, norm: Buffer, [x, out, post, comb]: [Buffer; 4]) -> H
     HcPre { x, streams: 4, weights, norm, norm_eps, hc_eps, iterations, out, post, comb }
 }
 
-/// Three sublayers of a row: mix, router, experts, spread; the bits of the streams and of each
+/// Three sublayers of `n` rows: mix, router, experts, spread; the bits of the streams and of each
 /// sublayer's output. Encoded matrices are kept for the next call.
 fn sublayers(
     mut bench: Bench,
+    n: usize,
     [router, gate, down, shared]: [Format; 4],
     encoded: &mut Vec<Arc<Vec<u8>>>,
 ) -> Vec<Vec<u32>> {
     let mut numbers = Numbers(11);
-    bench.cpu.begin(&Step::single(&[3], 0)).expect("a step");
+    bench.cpu.begin(&Step::single(&vec![3; n], 0)).expect("a step");
     let mut count = 0;
     let mut matrix = |bench: &mut Bench, format: Format, shape: [usize; 3]| {
         if count == encoded.len() {
@@ -50,18 +51,18 @@ fn sublayers(
     let (routed, shared) =
         (ffn(&mut bench, EXPERTS, [gate, down]), ffn(&mut bench, 1, [shared, shared]));
     let mut numbers = Numbers(12);
-    let x = bench.floats(&numbers.floats(4 * WIDTH, 1.0));
+    let x = bench.floats(&numbers.floats(n * 4 * WIDTH, 1.0));
     let norm = bench.floats(&numbers.floats(WIDTH, 1.0));
     let base = bench.floats(&numbers.floats(24, 0.5));
     let (scale, bias) = (bench.floats(&[0.7, 1.1, 0.9]), bench.floats(&[0.0; EXPERTS]));
-    let [y, z] = [WIDTH, WIDTH].map(|len| bench.zeros(len));
-    let [post, comb, scores, weights] = [4, 16, EXPERTS, TOP_K].map(|len| bench.zeros(len));
-    let ids = bench.empty(Element::U32, TOP_K);
+    let [y, z] = [WIDTH, WIDTH].map(|len| bench.zeros(n * len));
+    let [post, comb, scores, weights] = [4, 16, EXPERTS, TOP_K].map(|len| bench.zeros(n * len));
+    let ids = bench.empty(Element::U32, n * TOP_K);
     let hc = HcWeights { matrix: mixing, base, scale };
     let mut seen = Vec::new();
     for turn in 0..3 {
         bench.cpu.hc_pre(&mix(hc, norm, [x, y, post, comb])).expect("fits");
-        bench.cpu.project(&Project { x: y, rows: 1, outputs: &[(logits, scores)] }).expect("fits");
+        bench.cpu.project(&Project { x: y, rows: n, outputs: &[(logits, scores)] }).expect("fits");
         let route = Route {
             logits: scores,
             experts: EXPERTS,
@@ -92,29 +93,29 @@ fn no_shortcut_changes_a_bit() {
     let names = ["lanes", "staged", "spread", "index", "pooled", "cluster"];
     let all = names.map(|name| Shortcuts::named(name).expect(name));
     let none = all.into_iter().fold(Shortcuts::NONE, Shortcuts::with);
-    for mix in MIXES {
+    for (mix, n) in [(MIXES[0], 1), (MIXES[1], 1), (MIXES[0], 3), (MIXES[0], 11)] {
         let mut encoded = Vec::new();
         let mut run = |disabled, reorder| {
             let config = GpuConfig { disabled, reorder, ..GpuConfig::default() };
-            sublayers(Bench::gpu_with(config), mix, &mut encoded)
+            sublayers(Bench::gpu_with(config), n, mix, &mut encoded)
         };
         let wanted = run(none, false);
         let taken = run(Shortcuts::NONE, false);
-        assert!(taken == wanted, "all shortcuts with {mix:?}");
-        assert!(run(Shortcuts::NONE, true) == wanted, "another order with {mix:?}");
+        assert!(taken == wanted, "all shortcuts with {mix:?}, {n} rows");
+        assert!(run(Shortcuts::NONE, true) == wanted, "another order with {mix:?}, {n} rows");
     }
 }
 
-/// Names of the kernels that a spread, a mix and a sum of experts of one row run on a device that
+/// Names of the kernels that a spread, a mix and a sum of experts of `n` rows run on a device that
 /// was made without some shortcuts and then told to leave out others.
-fn kernels(disabled: Shortcuts, then: Shortcuts) -> Vec<&'static str> {
+fn kernels(n: usize, disabled: Shortcuts, then: Shortcuts) -> Vec<&'static str> {
     let config = GpuConfig { disabled, ..GpuConfig::default() };
     let mut gpu = Gpu::host(config).unwrap_or_else(|error| panic!("{error}"));
     if then != disabled {
         assert!(gpu.leave_out(then).expect("nothing was recorded"));
     }
     let arena = gpu.arena();
-    gpu.begin(&Step::single(&[0], 0)).expect("a step");
+    gpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
     let matrix = |gpu: &mut Gpu, format: Format, stack: usize, rows: usize, columns: usize| {
         let bytes = encode(format, &vec![0.5; stack * rows * columns]);
         gpu.matrix(MatrixSource { name: "m", format, rows, columns, stack, bytes, planes: None })
@@ -128,9 +129,9 @@ fn kernels(disabled: Shortcuts, then: Shortcuts) -> Vec<&'static str> {
     };
     let (routed, shared) = (ffn(2, Format::Q2K), ffn(1, Format::Q8_0));
     let mut zeros = |len| gpu.alloc(arena, Element::F32, len).expect("small");
-    let [x, y, z, norm] = [4 * WIDTH, WIDTH, WIDTH, WIDTH].map(&mut zeros);
-    let [post, comb, base, scale, weights] = [4, 16, 24, 3, 1].map(&mut zeros);
-    let ids = gpu.alloc(arena, Element::U32, 1).expect("small");
+    let [x, y, z, norm] = [n * 4 * WIDTH, n * WIDTH, n * WIDTH, WIDTH].map(&mut zeros);
+    let [post, comb, base, scale, weights] = [n * 4, n * 16, 24, 3, n].map(&mut zeros);
+    let ids = gpu.alloc(arena, Element::U32, n).expect("small");
     gpu.hc_post(&HcPost { z, x, streams: 4, width: WIDTH, post, comb }).expect("fits");
     let hc = HcPre {
         x,
@@ -159,12 +160,14 @@ fn kernels(disabled: Shortcuts, then: Shortcuts) -> Vec<&'static str> {
 fn shortcuts_are_taken() {
     let taken = ["decode_q8_0", "expert_cells", "hc_post_pre_1024", "staged_q2_k", "staged_q8_0"];
     let (none, both) = (Shortcuts::NONE, Shortcuts::STAGED.with(Shortcuts::SPREAD));
-    assert_eq!(kernels(none, none), taken);
-    assert_eq!(kernels(both, none), taken, "taken again");
+    assert_eq!(kernels(1, none, none), taken);
+    assert_eq!(kernels(1, both, none), taken, "taken again");
     let left = ["activate", "activate_256", "decode_q2_k", "decode_q8_0", "expert_cells"];
     let left = [&left[..], &["hc_post_four", "hc_pre_1024", "shards_f16"]].concat();
-    assert_eq!(kernels(both, both), left);
-    assert_eq!(kernels(none, both), left, "left out later");
+    assert_eq!(kernels(1, both, both), left);
+    assert_eq!(kernels(1, none, both), left, "left out later");
+    let some = kernels(2, none, none);
+    assert!(some.contains(&"post_shards_some_f16") && !some.contains(&"hc_post_four"), "{some:?}");
 }
 
 /// What is required is an error where it would be left out: a format without a kernel for it, or
@@ -175,7 +178,7 @@ fn a_required_shortcut_is_taken_or_an_error() {
         let config = GpuConfig { disabled, required, ..GpuConfig::default() };
         let backend = Bench::gpu_with(config);
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            sublayers(backend, mix, &mut Vec::new());
+            sublayers(backend, 1, mix, &mut Vec::new());
         }))
         .map_err(|panic| *panic.downcast::<String>().expect("an error's text"))
     };

@@ -182,6 +182,7 @@ fn the_table_is_the_text() {
             "ATTEND_MIX_BUFFERS",
             "COMPRESS_BUFFERS",
             "CLUSTER_BUFFERS",
+            "RING_BUFFERS",
         ];
         let buffers = macros.into_iter().rfind(|own| parameters.starts_with(own));
         let parameters = match buffers {

@@ -60,7 +60,8 @@ pub(super) fn put_off(gpu: &mut Gpu, a: &HcPre, places: [Place; 7]) -> Result<bo
         && facts.clusters
         && facts.group_bytes >= pool_bytes(name)
         && own.format() == Format::F16;
-    if pending(gpu).is_none() {
+    // Spreads of several rows are pending too.
+    if gpu.rows.len() != 1 || pending(gpu).is_none() {
         return Ok(false);
     }
     if !takes {
@@ -83,6 +84,7 @@ pub(super) fn put_off(gpu: &mut Gpu, a: &HcPre, places: [Place; 7]) -> Result<bo
         hc_eps: a.hc_eps,
         shards: 1,
         split: 0,
+        halves: 0,
     };
     let matrix = Place::At(own.address);
     let places = [

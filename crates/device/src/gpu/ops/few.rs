@@ -3,7 +3,7 @@
 use super::super::arguments::ProductArgs;
 use super::super::record::Place;
 use super::super::text::pool_bytes;
-use super::super::{Gpu, SOME_ROWS, Shortcuts};
+use super::super::{Gpu, SOME_ROWS, Shortcuts, size};
 use super::decode::{Plan, UNROLL, integers};
 use crate::Error;
 use ironstar_quant::Format;
@@ -61,8 +61,34 @@ pub(super) fn tiles(gpu: &Gpu, format: Format, a: &ProductArgs) -> Option<Plan> 
     Some(Plan { name, group: TILE_GROUP, rows: TILE_RUN, groups })
 }
 
-/// Records the launch of `tiles` or `floats`.
+/// Records the launch of `tiles`. A grouped product leaves blocks of its result beside it, for the
+/// product that takes that.
 pub(super) fn launch_tiles(
+    gpu: &mut Gpu,
+    operation: &str,
+    plan: &Plan,
+    places: &[Place],
+    arguments: &mut ProductArgs,
+) -> Result<(), Error> {
+    let mut own = [Place::NONE; 12];
+    own[..10].copy_from_slice(&places[..10]);
+    let [rows, others @ ..] = arguments.rows;
+    // A rank's product of a part of K takes floats.
+    let whole = gpu.part().ranks == 1
+        && rows.is_multiple_of(TILE_RUN)
+        && others == [0; 3]
+        && arguments.planes_out == 1;
+    if operation == "project_grouped" && whole {
+        let columns = size(&[arguments.groups as usize, rows as usize]);
+        arguments.source = 1;
+        let left = gpu.prepare_left(own[1], [arguments.slots as usize, columns])?;
+        own[10..].copy_from_slice(&left);
+    }
+    launch_groups(gpu, plan, &own, arguments)
+}
+
+/// Records the launch of `floats`, or what is told of `tiles`.
+pub(super) fn launch_groups(
     gpu: &mut Gpu,
     plan: &Plan,
     places: &[Place],

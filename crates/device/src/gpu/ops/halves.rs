@@ -4,7 +4,7 @@
 use super::super::arguments::{AddShardsArgs, ProductArgs, SplitArgs};
 use super::super::record::Place;
 use super::super::text::pool_bytes;
-use super::super::{Gpu, Scratch, size, small};
+use super::super::{Gpu, SOME_ROWS, Scratch, size, small};
 use super::{GROUP, ROW_GROUP, SIMDGROUPS};
 use crate::Error;
 use ironstar_quant::Format;
@@ -19,6 +19,8 @@ const AHEAD: [u32; 2] = [16 * 256, 2];
 /// Groups of the kernel for one row that a multiprocessor holds, and most that its arguments say.
 const GROUPS_EACH: u32 = 2;
 const GROUPS_MAX: u32 = 65_535;
+/// Bytes of `parts` of kernels of few rows, beside the pool.
+const PARTS: u32 = 4 * 128 * 17;
 /// Most rows of weights of a run, and slots of an operand.
 const RUN: u32 = 16;
 const SLOTS: u32 = 16;
@@ -57,7 +59,9 @@ pub(super) fn launch(
     let Some((name, side)) = tile(gpu, arguments) else {
         let groups = cut(gpu.multiprocessors(), arguments);
         let grid = [groups, arguments.slots.div_ceil(SLOTS), 1];
-        return gpu.launch("halves_few", grid, ROW_GROUP, places, arguments);
+        let ring = gpu.driver.facts().group_bytes >= pool_bytes("halves_ring") + PARTS;
+        let name = if ring { "halves_ring" } else { "halves_few" };
+        return gpu.launch(name, grid, ROW_GROUP, places, arguments);
     };
     let grid = [arguments.slots.div_ceil(side), runs(arguments, side), 1];
     let one = arguments.rows[1..] == [0; 3] && arguments.planes_out == 1;
@@ -100,12 +104,28 @@ fn launch_one(gpu: &mut Gpu, places: &[Place], arguments: &mut ProductArgs) -> R
     gpu.launch("halves_one", [groups, 1, 1], ROW_GROUP, places, arguments)
 }
 
-/// Rows as operands, whole ones, and the factors of their shards.
+/// Bytes of so many rows as operands, whole ones, and of the factors of their shards.
+pub(in super::super) fn room(rows: usize, columns: usize) -> [usize; 2] {
+    let rows = rows.next_multiple_of(SLOTS as usize);
+    [size(&[rows, columns, 4]), size(&[rows, SHARDS, 4])]
+}
+
+/// Whether a mix of so many rows leaves these operands: where sections of its groups are shards.
+pub(super) fn left(gpu: &Gpu, rows: usize, width: usize) -> bool {
+    (2..=SOME_ROWS).contains(&rows) && [1024, 4096].contains(&width) && !gpu.config.float_products
+}
+
+/// Rows as operands and the factors of their shards.
 fn made_of(gpu: &mut Gpu, x: Place, a: &ProductArgs) -> Result<[Place; 2], Error> {
-    let (rows, columns) = (a.slots.div_ceil(SLOTS) * SLOTS, a.columns as usize);
+    let (slots, columns) = (a.slots as usize, a.columns as usize);
+    if let Some(made) = gpu.prepared_halves(x, [slots, columns]) {
+        return Ok(made);
+    }
+    let rows = a.slots.div_ceil(SLOTS) * SLOTS;
+    let [operands, factors] = room(slots, columns);
     let made = [
-        gpu.scratch(Scratch::SplitHalves, size(&[rows as usize, columns, 4]))?,
-        gpu.scratch(Scratch::SplitFactors, size(&[rows as usize, SHARDS, 4]))?,
+        gpu.scratch(Scratch::SplitHalves, operands)?,
+        gpu.scratch(Scratch::SplitFactors, factors)?,
     ];
     // A simdgroup makes a shard of two rows.
     let shards = small("project", size(&[rows as usize / 2, SHARDS]))?;

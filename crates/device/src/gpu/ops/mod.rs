@@ -10,7 +10,7 @@ mod decode;
 pub(super) mod draw;
 pub(super) mod experts;
 mod few;
-mod halves;
+pub(super) mod halves;
 pub(super) mod heads;
 pub(super) mod indexer;
 pub(super) mod part;

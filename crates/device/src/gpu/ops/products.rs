@@ -317,7 +317,7 @@ fn launch_alone(
     arguments: &mut ProductArgs,
 ) -> Result<bool, Error> {
     if let Some(plan) = few::floats(gpu, format, arguments) {
-        few::launch_tiles(gpu, &plan, places, arguments)?;
+        few::launch_groups(gpu, &plan, places, arguments)?;
         return Ok(true);
     }
     // Else half-width floats of some rows are read by each, from a cache that holds them.
@@ -340,7 +340,7 @@ fn launch_few(
 ) -> Result<bool, Error> {
     let plain = p.stacked.is_none() && (2..=few::ROWS_MAX).contains(&p.slots);
     if let Some(plan) = few::tiles(gpu, format, arguments).filter(|_| plain) {
-        few::launch_tiles(gpu, &plan, &places[..], arguments)?;
+        few::launch_tiles(gpu, p.operation, &plan, &places[..], arguments)?;
         return Ok(true);
     }
     let tiles = match p.stacked {

@@ -6,17 +6,19 @@ use super::super::arguments::{
 use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
+use super::super::text::pool_bytes;
 use super::super::{Gpu, Pending, SOME_ROWS, Scratch, Shortcuts, check, size, small};
 use super::products::{Input, Product, product};
-use super::{GROUP, ROW_GROUP, STREAMS_GROUP, big, cluster, decode};
+use super::{GROUP, ROW_GROUP, STREAMS_GROUP, big, cluster, decode, halves};
 use crate::{
     AddToStreams, Element, Embed, Error, GatherRows, HcHead, HcPost, HcPre, HcWeights, Matrix,
     RmsNorm, Steer,
 };
 use ironstar_quant::{Activation, Format};
 
-/// `STREAMS_MAX` of the kernels.
+/// `STREAMS_MAX` and `SOME_COLUMNS` of the kernels.
 const STREAMS_MAX: usize = 8;
+const SOME_COLUMNS: usize = 2048;
 
 fn check_streams(operation: &'static str, streams: usize, width: usize) -> Result<(), Error> {
     check(
@@ -215,8 +217,9 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
         hc_eps: a.hc_eps,
         shards,
         split: if many { 2 } else { u32::from(few) },
+        halves: u32::from(halves::left(gpu, n, width)),
     };
-    let mut places = [Place::NONE; 13];
+    let mut places = [Place::NONE; 15];
     places[..8].copy_from_slice(&[from, mixes, base, scale, norm, out, post, comb]);
     let grid = [gpu.n(), 1, 1];
     let Some((name, sections)) = registers_kernel(s, width) else {
@@ -228,6 +231,9 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     // moves the streams to their place.
     let parts = if few { sections + 1 + u32::from(ahead.is_some()) } else { 1 };
     places[12] = x;
+    if arguments.halves == 1 {
+        places[13..].copy_from_slice(&gpu.prepare_halves([n, width])?);
+    }
     gpu.launch(name, [gpu.n(), parts, 1], STREAMS_GROUP, &places, &arguments)?;
     if !many {
         return Ok(());
@@ -259,6 +265,7 @@ pub(in super::super) fn hc_head(gpu: &mut Gpu, a: &HcHead) -> Result<(), Error> 
         hc_eps: a.hc_eps,
         shards,
         split: 0,
+        halves: 0,
     };
     let places = [x, mixes, base, scale, norm, out];
     let grid = [small(operation, n)?, 1, 1];
@@ -283,15 +290,22 @@ pub(in super::super) fn hc_post(gpu: &mut Gpu, a: &HcPost) -> Result<(), Error> 
     let arguments = SpreadArgs { streams: small(operation, s)?, width: small(operation, width)? };
     let pending = Pending { places: [z, x, post, comb], arguments };
     gpu.settle()?;
-    if n == 1 && registers_kernel(s, width).is_some() && gpu.takes(Shortcuts::SPREAD) {
+    let able = registers_kernel(s, width).is_some() && (n == 1 || some_spread(gpu, n, width));
+    if able && gpu.takes(Shortcuts::SPREAD) {
         gpu.pending = Some(pending);
         return Ok(());
     }
-    if n == 1 {
+    if n <= SOME_ROWS {
         let why = || format!("{s} streams of {width}, or it is disabled");
         gpu.goes_without(Shortcuts::SPREAD, operation, why)?;
     }
     spread(gpu, &pending)
+}
+
+/// Whether `fast/streams_some.k` spreads so many rows on the way to the next mix.
+fn some_spread(gpu: &Gpu, rows: usize, width: usize) -> bool {
+    let room = gpu.driver.facts().group_bytes >= pool_bytes("post_shards_some_f16");
+    rows <= SOME_ROWS && width / 2 <= SOME_COLUMNS && room && gpu.takes(Shortcuts::FEW)
 }
 
 /// Records a spread by itself.
@@ -316,7 +330,8 @@ fn spread_and_mix(
         return Ok(None);
     };
     let (matrix, operation) = (weights.matrix, "hc_pre");
-    let Some(name) = decode::shards_kernel(gpu, operation, matrix, 1)? else {
+    let n = gpu.rows.len();
+    let Some(name) = decode::shards_kernel(gpu, operation, matrix, n)? else {
         let why = || format!("a matrix of {:?}", matrix.format);
         gpu.goes_without(Shortcuts::SPREAD, operation, why)?;
         return Ok(None);
@@ -325,10 +340,15 @@ fn spread_and_mix(
     if own != x || matrix.columns != spread {
         return Ok(None);
     }
-    let name = if name == "shards_f16" { "post_shards_f16" } else { "post_shards_bf16" };
+    let name = match (name == "shards_f16", n == 1) {
+        (true, true) => "post_shards_f16",
+        (false, true) => "post_shards_bf16",
+        (true, false) => "post_shards_some_f16",
+        (false, false) => "post_shards_some_bf16",
+    };
     // Scratch memory that has to grow runs what was recorded, the spread with it.
-    let next = gpu.scratch(Scratch::Streams, size(&[matrix.columns, 4]))?;
-    let out = gpu.scratch(Scratch::Mixes, size(&[matrix.rows, 8, 4]))?;
+    let next = gpu.scratch(Scratch::Streams, size(&[n, matrix.columns, 4]))?;
+    let out = gpu.scratch(Scratch::Mixes, size(&[n, matrix.rows, 8, 4]))?;
     if gpu.pending.take().is_none() {
         return Ok(None);
     }
@@ -336,7 +356,10 @@ fn spread_and_mix(
     let arguments =
         ShardsArgs { rows: small(operation, matrix.rows)?, columns: small(operation, spread)? };
     let places = [Place::At(own.address), z, x, post, comb, next, out];
-    let grid = [8, arguments.rows.div_ceil(4), 1];
+    let grid = match n {
+        1 => [8, arguments.rows.div_ceil(4), 1],
+        _ => [8, gpu.n(), 1],
+    };
     gpu.launch(name, grid, STREAMS_GROUP, &places, &arguments)?;
     Ok(Some([next, out]))
 }
