@@ -14,13 +14,15 @@ const OLDEST_HAS: &str = "cuCtxEnablePeerAccess cuCtxGetStreamPriorityRange cuCt
     cuCtxSynchronize cuDeviceCanAccessPeer cuDeviceGet cuDeviceGetAttribute cuDeviceGetCount \
     cuDeviceGetName cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain cuDriverGetVersion \
     cuEventCreate cuEventDestroy_v2 cuEventElapsedTime cuEventRecord cuEventSynchronize \
-    cuFuncSetAttribute cuGraphDestroy cuGraphExecDestroy cuGraphInstantiateWithFlags \
-    cuGraphLaunch cuGraphUpload cuInit cuLaunchKernelEx cuMemAlloc_v2 cuMemFreeHost cuMemFree_v2 \
+    cuFuncSetAttribute cuGraphDestroy cuGraphExecDestroy cuGraphInstantiateWithFlags cuGraphLaunch \
+    cuGraphUpload cuInit cuIpcCloseMemHandle cuIpcGetMemHandle cuIpcOpenMemHandle_v2 \
+    cuLaunchKernelEx cuMemAlloc_v2 cuMemFreeHost cuMemFree_v2 cuMemGetAddressRange_v2 \
     cuMemGetInfo_v2 cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemHostRegister_v2 \
-    cuMemHostUnregister cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemsetD32_v2 \
-    cuMemsetD8Async cuMemsetD8_v2 cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleLoadData \
-    cuModuleUnload cuStreamBeginCapture_v2 cuStreamCreate cuStreamCreateWithPriority \
-    cuStreamDestroy_v2 cuStreamEndCapture cuStreamSynchronize cuStreamWaitEvent";
+    cuMemHostUnregister cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2 \
+    cuMemsetD32_v2 cuMemsetD8Async cuMemsetD8_v2 cuModuleGetFunction cuModuleGetGlobal_v2 \
+    cuModuleLoadData cuModuleUnload cuOccupancyMaxActiveClusters cuStreamBeginCapture_v2 \
+    cuStreamCreate cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamEndCapture \
+    cuStreamSynchronize cuStreamWaitEvent";
 
 /// Whoever calls another function looks up since when it is there, and asks for the driver's
 /// version where that is later, as `Context::tells_parameters` does.

@@ -189,8 +189,9 @@ fn the_table_is_the_text() {
             Some(own) => {
                 let rest = text.split_once(&format!("#define {own} "));
                 let rest = rest.expect("the macro of the buffers").1;
-                // There may be more behind them.
-                rest.split("GRID_ARGS").next().expect("never empty").to_owned() + &parameters
+                // Behind those of clusters there may be more.
+                let more = if own == "CLUSTER_BUFFERS" { &*parameters } else { "" };
+                rest.split("GRID_ARGS").next().expect("never empty").to_owned() + more
             }
             None => parameters,
         };
