@@ -47,17 +47,22 @@ sanitize() {
 }
 export -f sanitize
 tiny="gpu_check $shm/tiny.gguf --answer 4"
-four="gpu_check $shm/four.gguf --prompt 3 --chunk 3 --answer 2"
+# racecheck does not bear clusters among the kernels that it leaves alone.
+alone="--disable cluster"
+four="gpu_check $shm/four.gguf --prompt 3 --chunk 3 --answer 2 $alone"
 found='SUMMARY|not supported'
 part memcheck 60 1 "$found" sanitize memcheck '' $tiny --prompt 129 --chunk 129 --sessions 3
-for kernels in few_tiles halves attend_four attend_some wide_ flow_ slim_ attend_tiles big_; do
+for kernels in few_tiles halves attend_four attend_some wide_ flow_ slim_ attend_tiles big_ \
+    post_shards; do
     part "race-$kernels" 30 1 "$found" sanitize racecheck "$kernels" $tiny \
-        --prompt 128 --chunk 128 --sessions 3
+        --prompt 128 --chunk 128 --sessions 3 $alone
 done
+part race-hc_post 60 1 "$found" sanitize racecheck hc_post_ \
+    gpu_check "$shm/tiny.gguf" --prompt 2 --chunk 2 --answer 1
 part race-direct 40 1 "$found" sanitize racecheck direct_ \
-    gpu_check "$shm/four.gguf" --prompt 128 --chunk 128 --answer 2
+    gpu_check "$shm/four.gguf" --prompt 128 --chunk 128 --answer 2 $alone
 part race-lean 40 1 "$found" sanitize racecheck lean_ \
-    gpu_check "$shm/four.gguf" --prompt 56 --chunk 56 --answer 2
+    gpu_check "$shm/four.gguf" --prompt 56 --chunk 56 --answer 2 $alone
 part race-chosen 45 1 "$found" sanitize racecheck chosen $four --sessions 3
 
 # What a rank's part costs, and what follows from it.
