@@ -112,7 +112,11 @@ fn show_timeline(timeline: Option<&Timeline>, answer: usize) {
     let Some(timeline) = timeline else { return };
     let replays = timeline.take();
     let from = replays.len().saturating_sub(answer / 2);
-    let starts = |name: &str| name.starts_with("post_shards") || name.starts_with("shards");
+    let starts = |name: &str| {
+        ["post_shards", "shards", "hc_post_pre", "hc_post_route"]
+            .iter()
+            .any(|s| name.starts_with(s))
+    };
     println!("{}", timeline_tables(&replays[from..], starts));
 }
 
