@@ -27,7 +27,7 @@ export -f costs
 part bench-one 40 1 tps bench one
 part bench-threads 40 1 tps bench threads --ranks 2
 part bench-processes 60 1 tps bench processes --ranks 2 --transport shm
-part bench-shared 60 1 tps bench shared --ranks 2 --transport shm --gates shared
+part bench-peer 60 1 tps bench peer --ranks 2 --transport shm --gates peer
 part costs 110 10 '^ +[1-8] +1  (single|tensor [248] +[0-9])|predicted' costs
 part nccl 50 4 "$seen" check "$model" $short --ranks 2 --nccl
 part host 50 3 "$seen" check "$model" --prompt 2048 --answer 32 --chunk 2048 --ranks 2 --host-gates

@@ -34,8 +34,8 @@ pub struct Ranks {
     /// Cards of the ranks that are started here, by their numbers (default: 0, 1, ...)
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     pub devices: Vec<u32>,
-    /// How cards that processes of their own drive may exchange sums: peer (the default: each
-    /// writes into the others' memory), shared (all write into memory of the machine), carried (a
+    /// How cards that processes of their own drive may exchange sums: peer (each writes into the
+    /// others' memory), shared (the default: all write into memory of the machine), carried (a
     /// thread carries what the card puts into memory of the host), host (every step stops at every
     /// gate). What does not work is told, and goes the next way
     #[arg(long, value_name = "NAME", value_parser = gates)]

@@ -48,7 +48,8 @@ fn lead_process(
     options: &EngineOptions,
 ) -> Result<Box<dyn Backend>, Failure> {
     let ranks = &flags.ranks;
-    let most = ranks.gates.unwrap_or(GateRoute::Peer);
+    // What a killed process leaves behind in the others' cards was not seen yet.
+    let most = ranks.gates.unwrap_or(GateRoute::Shared);
     let (exchange, most): (Box<dyn Exchange>, _) = match ranks.fake_gates {
         true => (Box::new(alone(ranks, group.ranks)), None),
         false => (Box::new(gather(flags, group, opened, threads(group, options))?), Some(most)),
