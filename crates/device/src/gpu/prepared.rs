@@ -6,6 +6,11 @@ use super::{Gpu, ops, size};
 use crate::Error;
 use ironstar_quant::Activation;
 
+/// Where blocks of 32 are left: codes and scales.
+pub(super) const NARROW: [Scratch; 2] = [Scratch::PreparedCodes, Scratch::PreparedScales];
+/// The same of a launch that reads such blocks.
+pub(super) const LEFT: [Scratch; 2] = [Scratch::LeftCodes, Scratch::LeftScales];
+
 /// Rows that a kernel left as int8 blocks beside the floats.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
@@ -37,32 +42,19 @@ impl Gpu {
         Ok(blocks)
     }
 
-    /// The same for blocks of 32 only.
+    /// The same for blocks of 32 only. A launch that reads such blocks itself has room of its own
+    /// for them ([`LEFT`]), any other has [`NARROW`].
     pub(super) fn prepare_narrow(
         &mut self,
         x: Place,
         [rows, columns]: [usize; 2],
+        [codes, scales]: [Scratch; 2],
     ) -> Result<[Place; 2], Error> {
         let len = size(&[rows, columns]);
-        let codes = self.scratch(Scratch::PreparedCodes, len)?;
-        let scales = self.scratch(Scratch::PreparedScales, size(&[len / 32, 4]))?;
-        let blocks = [codes, scales, Place::NONE, Place::NONE];
+        let made = [self.scratch(codes, len)?, self.scratch(scales, size(&[len / 32, 4]))?];
+        let blocks = [made[0], made[1], Place::NONE, Place::NONE];
         self.prepared.set(Some(Prepared { x, len, blocks, halves: None }));
-        Ok([codes, scales])
-    }
-
-    /// The same where the launch reads such blocks itself.
-    pub(super) fn prepare_left(
-        &mut self,
-        x: Place,
-        [rows, columns]: [usize; 2],
-    ) -> Result<[Place; 2], Error> {
-        let len = size(&[rows, columns]);
-        let codes = self.scratch(Scratch::LeftCodes, len)?;
-        let scales = self.scratch(Scratch::LeftScales, size(&[len / 32, 4]))?;
-        let blocks = [codes, scales, Place::NONE, Place::NONE];
-        self.prepared.set(Some(Prepared { x, len, blocks, halves: None }));
-        Ok([codes, scales])
+        Ok(made)
     }
 
     /// Room for the operands of products of halves of the rows that [`Gpu::prepare`] was told of.

@@ -3,6 +3,7 @@
 use super::super::arguments::{AttendArgs, HeadArgs};
 use super::super::lanes::hidden;
 use super::super::owed::{Owed, Work};
+use super::super::prepared::NARROW;
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::text::pool_bytes;
@@ -185,7 +186,7 @@ fn attend_few(
     let sums = gpu.scratch(Scratch::Sums, size(&[heads, 4]))?;
     let weights = gpu.scratch(Scratch::Weights, size(&[heads, stride, 2]))?;
     let shrinks = gpu.scratch(Scratch::Shrinks, size(&[heads, stride / KEYS_TILE, 4]))?;
-    let [codes, scales] = gpu.prepare_narrow(out, [heads, a.width as usize])?;
+    let [codes, scales] = gpu.prepare_narrow(out, [heads, a.width as usize], NARROW)?;
     let mut arguments = *a;
     if take_heads(gpu, &mut arguments, q, table) {
         gpu.take_along(q);

@@ -7,8 +7,9 @@
 use super::super::arguments::{HcArgs, HcRouteArgs, RouteArgs};
 use super::super::record::Place;
 use super::super::text::pool_bytes;
-use super::super::{Gpu, Pending, Shortcuts, small};
+use super::super::{Gpu, Pending, Shortcuts};
 use super::products::{Input, Product, product};
+use super::streams::hc_args;
 use crate::{Error, HcPre, Matrix};
 use ironstar_quant::Format;
 
@@ -76,16 +77,7 @@ pub(super) fn put_off(gpu: &mut Gpu, a: &HcPre, places: [Place; 7]) -> Result<bo
     };
     gpu.pending = None;
     gpu.counters.dense_bytes += own.matrix_bytes;
-    let arguments = HcArgs {
-        streams: small(operation, a.streams)?,
-        width: small(operation, width)?,
-        iterations: small(operation, a.iterations)?,
-        norm_eps: a.norm_eps,
-        hc_eps: a.hc_eps,
-        shards: 1,
-        split: 0,
-        halves: 0,
-    };
+    let arguments = HcArgs { shards: 1, ..hc_args(operation, a)? };
     let matrix = Place::At(own.address);
     let places = [
         matrix,

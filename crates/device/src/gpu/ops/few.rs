@@ -1,6 +1,7 @@
 //! Products of two to some rows: when `fast/few.k` makes them, and how it is launched.
 
 use super::super::arguments::ProductArgs;
+use super::super::prepared::LEFT;
 use super::super::record::Place;
 use super::super::text::pool_bytes;
 use super::super::{Gpu, SOME_ROWS, Shortcuts, size};
@@ -81,7 +82,7 @@ pub(super) fn launch_tiles(
     if operation == "project_grouped" && whole {
         let columns = size(&[arguments.groups as usize, rows as usize]);
         arguments.source = 1;
-        let left = gpu.prepare_left(own[1], [arguments.slots as usize, columns])?;
+        let left = gpu.prepare_narrow(own[1], [arguments.slots as usize, columns], LEFT)?;
         own[10..].copy_from_slice(&left);
     }
     launch_groups(gpu, plan, &own, arguments)

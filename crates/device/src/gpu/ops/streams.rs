@@ -4,6 +4,7 @@ use super::super::arguments::{
     EmbedArgs, GatherArgs, HcArgs, MixingArgs, RmsArgs, ShardsArgs, SpreadArgs, SteerArgs,
 };
 use super::super::owed::{Owed, Work};
+use super::super::prepared::NARROW;
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::text::pool_bytes;
@@ -106,7 +107,7 @@ fn norm_blocks(
     rows: usize,
     arguments: &RmsArgs,
 ) -> Result<(), Error> {
-    let [codes, scales] = gpu.prepare_narrow(out, [rows, arguments.width as usize])?;
+    let [codes, scales] = gpu.prepare_narrow(out, [rows, arguments.width as usize], NARROW)?;
     let places = [x, weight, out, codes, scales];
     let grid = [small("rms_norm", rows)?, 1, 1];
     gpu.launch("rms_norm_blocks", grid, ROW_GROUP, &places, arguments)
@@ -139,6 +140,20 @@ fn check_mixes(
         &format!("{streams} streams of {width} need {wanted} x {columns}"),
     )?;
     Ok(matrix)
+}
+
+/// What a mix is told, whichever kernel makes it, with coefficients that are sums already.
+pub(super) fn hc_args(operation: &'static str, a: &HcPre) -> Result<HcArgs, Error> {
+    Ok(HcArgs {
+        streams: small(operation, a.streams)?,
+        width: small(operation, a.norm.len)?,
+        iterations: small(operation, a.iterations)?,
+        norm_eps: a.norm_eps,
+        hc_eps: a.hc_eps,
+        shards: 0,
+        split: 0,
+        halves: 0,
+    })
 }
 
 /// The coefficients of all streams before they are split: `[rows, matrix.rows]`, or with another
@@ -210,14 +225,10 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     };
     let (few, many) = (n <= SOME_ROWS, n > SOME_ROWS && registers_kernel(s, width).is_some());
     let arguments = HcArgs {
-        streams: small(operation, s)?,
-        width: small(operation, width)?,
-        iterations: small(operation, a.iterations)?,
-        norm_eps: a.norm_eps,
-        hc_eps: a.hc_eps,
         shards,
         split: if many { 2 } else { u32::from(few) },
         halves: u32::from(halves::left(gpu, n, width)),
+        ..hc_args(operation, a)?
     };
     let mut places = [Place::NONE; 15];
     places[..8].copy_from_slice(&[from, mixes, base, scale, norm, out, post, comb]);
