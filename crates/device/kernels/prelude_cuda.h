@@ -494,6 +494,22 @@ FN void four_bf16_128(
                  FOUR_8(c, 40), FOUR_8(c, 48), FOUR_8(c, 56)
                  : "l"(four_place(a, at_a, 4u)), "l"(four_place(b, at_b, across)));
 }
+// C[64][128] += A[64][16] * B[16][128], halves and f32, with A in registers as for `mma_f16`: B is
+// 128 rows of sixteen bytes, eight elements of K each, and those of the next eight `apart` rows
+// further.
+FN void four_f16_128(float* c, const uint* a, const uint* b, uint word, uint apart)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, "
+                 "%6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
+                 "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, "
+                 "%39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, "
+                 "%55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1, 1, 1, "
+                 "0;"
+                 : FOUR_8(c, 0), FOUR_8(c, 8), FOUR_8(c, 16), FOUR_8(c, 24), FOUR_8(c, 32),
+                 FOUR_8(c, 40), FOUR_8(c, 48), FOUR_8(c, 56)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
+                 "l"(matrix_place(b, word, 8u) | (ulong)apart << 16));
+}
 #endif
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || __CUDA_ARCH__ >= 1000
 #define CLUSTERS

@@ -586,6 +586,16 @@ FN void four_bf16_128(float* c, host::Shared<uint> a, uint at_a, host::Shared<ui
 {
     host_four_bf16<16u>(c, a, at_a, b, at_b, across, t);
 }
+// The same of halves, A from registers, B as rows of sixteen bytes, the next eight elements of K
+// `apart` rows further.
+FN void four_f16_128(float* c, const uint* a, host::Shared<uint> b, uint word, uint apart)
+{
+    uint l = lane;
+    for (uint j = 0u; j < 16u; ++j) {
+        uint at = word + 32u * j + l;
+        host_mma_16<true>(c + 4u * j, a, b[at], b[at + 4u * apart], __LINE__);
+    }
+}
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 #define mma_i8(c, a, b0, b1, l) host_mma_i8((c), (a), (b0), (b1), __LINE__)
 FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line)

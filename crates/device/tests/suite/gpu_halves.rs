@@ -112,6 +112,7 @@ fn any_number_of_rows_has_the_bits_of_the_definition() {
         (8448, &[5], &[1]),
         (512, &[40, 130], &[17, 131]),
         (768, &[40], &[30]),
+        (1024, &[40], &[30]),
         (4096, &[3], &[1]),
         (768, &[1, 2], &[1]),
     ] {
@@ -131,6 +132,11 @@ fn any_number_of_rows_has_the_bits_of_the_definition() {
             if *n > 1 {
                 let found = products(Bench::small_gpu(), columns, &coded, x);
                 assert!(found == wanted, "{n} rows, little shared memory: other bits");
+            }
+            if *n > 16 {
+                let config = GpuConfig { disabled: Shortcuts::FOUR, ..GpuConfig::default() };
+                let found = products(Bench::gpu_with(config), columns, &coded, x);
+                assert!(found == wanted, "{n} rows without `four`: other bits");
             }
         }
     }

@@ -17,6 +17,9 @@ use ironstar_device::{
     StoreWindow,
 };
 
+/// From so many rows on no product is put off for others that are waited for longer.
+const ROWS_TOGETHER: usize = 128;
+
 /// What the functions of a pass share.
 pub(super) struct Pass<'a> {
     pub backend: &'a mut dyn Backend,
@@ -278,16 +281,23 @@ impl Pass<'_> {
         let (shape, s) = (self.shape, self.scratch);
         // The lists with everything; a layer takes as much of their fronts as it has.
         let (q_a, kv) = ((weights.q_a, s.q_a), (weights.kv, s.kv_plain));
-        let (mut from_y, mut of_y) = ([q_a, kv, q_a, q_a, q_a], 2);
+        let (mut from_y, mut of_y) = ([q_a, kv, q_a, q_a, q_a, q_a, q_a], 2);
         let (mut from_q, mut of_q) = ([(weights.q_b, s.q); 2], usize::from(heads));
         let compressor = weights.compressor.as_ref();
         let compressor = compressor.map(|c| [(c.values, s.values), (c.scores, s.scores)]);
+        // What reads `y` as halves reads it once.
+        let together = self.rows >= ROWS_TOGETHER;
         if let Some(i) = &weights.indexer {
             let c = &i.compressor;
             let own = [(c.values, s.index_values), (c.scores, s.index_scores)];
             from_y[2..4].copy_from_slice(&own);
             from_y[4] = (i.weights, s.index_weights);
             of_y = 5;
+            if let Some(own) = compressor.filter(|_| together) {
+                from_y[5..].copy_from_slice(&own);
+                from_y[2..].rotate_left(2);
+                of_y = 7;
+            }
             // The choice is waited for longest.
             from_q[0] = (i.query, s.index_q);
             of_q += 1;
@@ -299,7 +309,7 @@ impl Pass<'_> {
         self.norm(s.q_a, self.rows, weights.q_norm)?;
         debug_assert_eq!(weights.q_norm.len, shape.q_rank);
         self.project(s.q_a, self.rows, &from_q[..of_q])?;
-        if let Some(outputs) = compressor.filter(|_| weights.indexer.is_some()) {
+        if let Some(outputs) = compressor.filter(|_| weights.indexer.is_some() && !together) {
             let later = Project { x: s.y, rows: self.rows, outputs: &outputs };
             self.backend.project_later(&later)?;
         }

@@ -4,7 +4,7 @@
 use super::super::arguments::{AddShardsArgs, ProductArgs, SplitArgs};
 use super::super::record::Place;
 use super::super::text::pool_bytes;
-use super::super::{Gpu, SOME_ROWS, Scratch, size, small};
+use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, size, small};
 use super::{GROUP, ROW_GROUP, SIMDGROUPS};
 use crate::Error;
 use ironstar_quant::Format;
@@ -27,6 +27,13 @@ const SLOTS: u32 = 16;
 /// Rows and slots of a tile; `16 N` and `64 M` of the kernels.
 const LOW: (&str, u32) = ("halves_low", 64);
 const TALL: (&str, u32) = ("halves_tall", 128);
+/// Slots of a tile of `tiles_halves_four.k`, and kernels with their rows and threads, taller first.
+const FOUR_SLOTS: u32 = 128;
+const FOUR: [(&str, u32, u32); 2] = [("halves_four", 128, 256), ("halves_four_low", 64, 128)];
+/// Of so many multiprocessors one should have a group.
+const FOUR_SPARSE: u32 = 3;
+/// Two units of 32 columns in each of eight shards.
+const FOUR_COLUMNS: u32 = 512;
 
 /// Whether these products are made on matrix units, whatever the number of rows: an operation's
 /// product of a shape has one definition. The exact mode has floats.
@@ -38,12 +45,16 @@ pub(super) fn takes(gpu: &Gpu, operation: &str, format: Format, columns: usize) 
         && columns.is_multiple_of(COLUMNS)
 }
 
+/// Rows as operands and the factors of their shards, and whether it is `tiles_halves_four.k` that
+/// they were made for.
+pub(super) type Split = Option<(bool, [Place; 2])>;
+
 /// Records the product of `x` [slots, columns]; `split` keeps the halves of it that a product of
 /// the same rows before made.
 pub(super) fn launch(
     gpu: &mut Gpu,
     x: Place,
-    split: &mut Option<[Place; 2]>,
+    split: &mut Split,
     places: &mut [Place; 13],
     arguments: &mut ProductArgs,
 ) -> Result<(), Error> {
@@ -51,9 +62,20 @@ pub(super) fn launch(
         places[8] = x;
         return launch_one(gpu, places, arguments);
     }
+    if let Some((name, rows, group)) = four(gpu, arguments) {
+        let made = match *split {
+            Some((true, made)) => made,
+            _ => split.insert((true, made_for_four(gpu, x, arguments)?)).1,
+        };
+        places[8..10].copy_from_slice(&made);
+        let all = arguments.slots.div_ceil(FOUR_SLOTS).saturating_mul(runs(arguments, rows));
+        let onward = gpu.takes(Shortcuts::ONWARD);
+        arguments.run = if onward { all.min(gpu.multiprocessors()) } else { all };
+        return gpu.launch(name, [arguments.run, 1, 1], group, places, arguments);
+    }
     let made = match *split {
-        Some(made) => made,
-        None => *split.insert(made_of(gpu, x, arguments)?),
+        Some((false, made)) => made,
+        _ => split.insert((false, made_of(gpu, x, arguments)?)).1,
     };
     places[8..10].copy_from_slice(&made);
     let Some((name, side)) = tile(gpu, arguments) else {
@@ -133,6 +155,40 @@ fn made_of(gpu: &mut Gpu, x: Place, a: &ProductArgs) -> Result<[Place; 2], Error
     let arguments = SplitArgs { rows: a.slots, columns: a.columns };
     gpu.launch("halves_split", grid, GROUP, &[x, made[0], made[1]], &arguments)?;
     Ok(made)
+}
+
+/// The same for `tiles_halves_four.k`, whole tiles of them.
+fn made_for_four(gpu: &mut Gpu, x: Place, a: &ProductArgs) -> Result<[Place; 2], Error> {
+    let rows = (a.slots as usize).next_multiple_of(FOUR_SLOTS as usize);
+    let [operands, factors] = room(rows, a.columns as usize);
+    let made = [
+        gpu.scratch(Scratch::SplitHalves, operands)?,
+        gpu.scratch(Scratch::SplitFactors, factors)?,
+    ];
+    // A simdgroup makes a shard of two rows.
+    let grid = [small("project", size(&[rows / 2, SHARDS]))?.div_ceil(SIMDGROUPS), 1, 1];
+    let arguments = SplitArgs { rows: a.slots, columns: a.columns };
+    gpu.launch("halves_split_four", grid, GROUP, &[x, made[0], made[1]], &arguments)?;
+    Ok(made)
+}
+
+/// The kernel of `tiles_halves_four.k` whose tiles leave few multiprocessors idle, its rows and
+/// threads.
+fn four(gpu: &Gpu, a: &ProductArgs) -> Option<(&'static str, u32, u32)> {
+    let facts = gpu.driver.facts();
+    let each = gpu.multiprocessors();
+    let tiles = |rows: u32| u64::from(a.slots.div_ceil(FOUR_SLOTS)) * u64::from(runs(a, rows));
+    let [(_, tall, _), (_, low, _)] = FOUR;
+    let able = |(name, rows, _): &(&str, u32, u32)| {
+        let (least, fits) = match *rows == tall {
+            true => (each, runs(a, tall) < runs(a, low)),
+            false => (each.div_ceil(FOUR_SPARSE), true),
+        };
+        fits && facts.group_bytes >= pool_bytes(name) && tiles(*rows) >= u64::from(least)
+    };
+    let whole = a.columns.is_multiple_of(FOUR_COLUMNS) && runs(a, low) <= 65_535;
+    let many = facts.signals && a.slots > SLOTS && whole;
+    FOUR.into_iter().find(able).filter(|_| many && gpu.takes(Shortcuts::FOUR))
 }
 
 fn runs(a: &ProductArgs, rows: u32) -> u32 {

@@ -161,7 +161,7 @@ impl Inputs {
 /// Records products: matrices of one format go into one launch.
 pub(super) fn product(gpu: &mut Gpu, p: &Product<'_>) -> Result<(), Error> {
     let mut left: Vec<(Matrix, Place)> = p.outputs.to_vec();
-    let mut split = None;
+    let mut split: halves::Split = None;
     while let Some((first, _)) = left.first().copied() {
         let format = gpu.weights(p.operation, first)?.format();
         let mut batch = Vec::new();
@@ -208,7 +208,7 @@ fn launch(
     p: &Product<'_>,
     format: Format,
     batch: &[(Matrix, Place)],
-    split: &mut Option<[Place; 2]>,
+    split: &mut halves::Split,
 ) -> Result<(), Error> {
     let (operation, first) = (p.operation, batch[0].0);
     let mut arguments = ProductArgs {
