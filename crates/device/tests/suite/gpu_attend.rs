@@ -1,7 +1,9 @@
-//! Attention of very many rows with 64 heads in a group has the bits of sixteen in a group.
+//! Attention of very many rows with 64 heads in a group has the bits of sixteen in a group, and so
+//! have the blocks that it leaves to the product behind it.
 
-use crate::common::{Numbers, bits};
+use crate::common::{Numbers, bits, encode};
 use ironstar_device::*;
+use ironstar_quant::Format;
 
 const HEADS: usize = 60;
 const ROWS: usize = 17;
@@ -23,8 +25,9 @@ fn keys(gpu: &mut Gpu, arena: Arena, numbers: &mut Numbers, values: usize) -> Bu
     buffer
 }
 
-/// The rows that attention makes of random queries and keys, and the kernels that made them. With
-/// `eps` the queries are what `query_heads` makes with it.
+/// The rows that attention makes of random queries and keys, their products with a matrix of Q8_0,
+/// and the kernels of attention that ran. With `eps` the queries are what `query_heads` makes with
+/// it.
 fn attended(
     disabled: Shortcuts,
     case: &Case,
@@ -76,10 +79,22 @@ fn attended(
         gpu.query_heads(&call).expect("fits");
     }
     gpu.attend(&attend).expect("fits");
-    let mut values = vec![0f32; out.len];
-    gpu.read_f32(out, 0, &mut values).expect("fits");
+    let bytes = encode(Format::Q8_0, &numbers.floats(HEADS * case.width, 1.0));
+    let (rows, columns, planes) = (HEADS, case.width, None);
+    let source =
+        MatrixSource { name: "m", format: Format::Q8_0, rows, columns, stack: 1, bytes, planes };
+    let matrix = gpu.matrix(source).expect("small");
+    let products = gpu.alloc(arena, Element::F32, ROWS * HEADS).expect("small");
+    let grouped = ProjectGrouped { x: out, matrix, groups: HEADS, out: products };
+    gpu.project_grouped(&grouped).expect("fits");
+    let mut values = vec![0f32; out.len + products.len];
+    let (of_heads, of_products) = values.split_at_mut(out.len);
+    gpu.read_f32(out, 0, of_heads).expect("fits");
+    gpu.read_f32(products, 0, of_products).expect("fits");
     assert!(values.iter().all(|v| v.is_finite()), "finite numbers");
-    let run = gpu.launches().kernels.into_iter().filter(|(_, count)| *count > 0);
+    let own = |name: &str| name.starts_with("attend") || name.starts_with("query_heads");
+    let run = gpu.launches().kernels.into_iter();
+    let run = run.filter(|(name, count)| *count > 0 && own(name));
     (bits(&values), run.map(|(name, _)| name).collect())
 }
 

@@ -232,18 +232,28 @@ fn attend_tiles(
     [sinks, table, out]: [Place; 3],
 ) -> Result<(), Error> {
     let [kv, choice, positions, span_of, spans, rings, rows] = keys;
-    let places = [q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out];
+    let mut places = [Place::NONE; 13];
+    places[..11].copy_from_slice(&[
+        q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out,
+    ]);
     let together = multiplies_together(gpu, a.width as usize, a.pairs);
     let (name, each) = match (shares_keys(gpu, a.heads), together) {
         (true, true) => ("attend_four", WIDE_HEADS),
         (true, false) => ("attend_heads", WIDE_HEADS),
         (false, _) => ("attend_tiles", TILE_HEADS),
     };
-    let made = name == "attend_four" && take_heads(gpu, a, q, table);
+    let four = name == "attend_four";
+    if four {
+        // Before anything is taken along: scratch memory that grows runs what was put off.
+        let shape = [size(&[n as usize, a.heads as usize]), a.width as usize];
+        places[11..].copy_from_slice(&gpu.prepare_narrow(out, shape)?);
+    }
+    let made = four && take_heads(gpu, a, q, table);
     if made {
         gpu.take_along(q);
     }
-    gpu.launch(name, [a.heads.div_ceil(each), n, 1], TILE_GROUP, &places, a)?;
+    let places = if four { &places[..] } else { &places[..11] };
+    gpu.launch(name, [a.heads.div_ceil(each), n, 1], TILE_GROUP, places, a)?;
     if made {
         gpu.overwritten(q, usize::MAX);
     }
