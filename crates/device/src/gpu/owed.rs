@@ -4,7 +4,7 @@
 //! The launch is owed until something else touches the buffer, which then finds it done as ever, or
 //! until the buffer is written anew.
 
-use super::arguments::{HeadArgs, RmsArgs};
+use super::arguments::{CellsArgs, HeadArgs, RmsArgs};
 use super::record::Place;
 use super::{Gpu, ops};
 use crate::Error;
@@ -27,6 +27,8 @@ pub(super) enum Work {
     Norm { weight: Place, arguments: RmsArgs },
     /// Norm and rotation of rows' query heads, with this rotary table.
     Heads { table: Place, arguments: HeadArgs },
+    /// The sum of cells of very many rows, of these ids, halves and shards.
+    Cells { places: [Place; 3], arguments: CellsArgs },
 }
 
 impl Owed {
@@ -72,6 +74,9 @@ impl Gpu {
                 }
                 Work::Heads { table, arguments } => {
                     ops::heads::make_heads(self, [owed.at, table], &arguments)
+                }
+                Work::Cells { places, arguments } => {
+                    ops::experts::make_cells(self, places, owed.at, &arguments)
                 }
             };
             (self.beside, self.behind, self.fresh, self.hidden) = before;

@@ -1,6 +1,7 @@
 //! The router and the expert sum.
 
 use super::super::arguments::{ActivateArgs, CellsArgs, RouteArgs, SortArgs, TileOfSlots};
+use super::super::owed::{Owed, Work};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{FEW_ROWS, Gpu, SOME_ROWS, Scratch, Shortcuts, Weights, check, size, small};
@@ -396,10 +397,31 @@ fn add_cells(
         experts: small("experts", cells.experts)?,
         pad: 0,
     };
-    let (name, each) = match gpu.rows.len() > SOME_ROWS && width.is_multiple_of(4) {
-        true => ("expert_cells_four", 4),
-        false => ("expert_cells", 1),
-    };
-    let grid = [arguments.width.div_ceil(GROUP * each), gpu.n(), 1];
-    gpu.launch(name, grid, GROUP, &places, &arguments)
+    let [ids, halves, shards, out] = places;
+    if gpu.rows.len() <= SOME_ROWS || !width.is_multiple_of(4) {
+        let grid = [arguments.width.div_ceil(GROUP), gpu.n(), 1];
+        return gpu.launch("expert_cells", grid, GROUP, &places, &arguments);
+    }
+    let places = [ids, halves, shards];
+    if !gpu.takes(Shortcuts::SPREAD) {
+        return make_cells(gpu, places, out, &arguments);
+    }
+    let len = size(&[gpu.rows.len(), width]);
+    gpu.owe(Owed { at: out, len, work: Work::Cells { places, arguments } })
+}
+
+/// Groups of kernels whose threads have four dims of a row each.
+pub(super) fn fours(gpu: &Gpu, width: u32) -> [u32; 3] {
+    [width.div_ceil(4 * GROUP), gpu.n(), 1]
+}
+
+/// The sum of the cells of very many rows.
+pub(in super::super) fn make_cells(
+    gpu: &mut Gpu,
+    [ids, halves, shards]: [Place; 3],
+    out: Place,
+    arguments: &CellsArgs,
+) -> Result<(), Error> {
+    let grid = fours(gpu, arguments.width);
+    gpu.launch("expert_cells_four", grid, GROUP, &[ids, halves, shards, out], arguments)
 }

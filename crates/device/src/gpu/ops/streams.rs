@@ -9,6 +9,7 @@ use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::text::pool_bytes;
 use super::super::{Gpu, Pending, SOME_ROWS, Scratch, Shortcuts, check, size, small};
+use super::experts::fours;
 use super::products::{Input, Product, product};
 use super::{GROUP, ROW_GROUP, STREAMS_GROUP, big, cluster, decode, halves};
 use crate::{
@@ -322,6 +323,16 @@ fn some_spread(gpu: &Gpu, rows: usize, width: usize) -> bool {
 /// Records a spread by itself.
 pub(in super::super) fn spread(gpu: &mut Gpu, pending: &Pending) -> Result<(), Error> {
     let SpreadArgs { streams, width } = pending.arguments;
+    let [z, x, post, comb] = pending.places;
+    if let Some(Owed { work: Work::Cells { places, arguments }, .. }) = gpu.owed_of(z)
+        && streams == 4
+        && arguments.width == width
+    {
+        let [ids, halves, shards] = places;
+        gpu.overwritten(z, usize::MAX);
+        let (grid, places) = (fours(gpu, width), [ids, halves, shards, x, post, comb]);
+        return gpu.launch("hc_post_cells", grid, GROUP, &places, &arguments);
+    }
     let (name, each) = match streams == 4 && width.is_multiple_of(4) {
         true => ("hc_post_four", 4),
         false => ("hc_post", 1),
