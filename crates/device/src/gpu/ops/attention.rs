@@ -246,7 +246,7 @@ fn attend_tiles(
     if four {
         // Before anything is taken along: scratch memory that grows runs what was put off.
         let shape = [size(&[n as usize, a.heads as usize]), a.width as usize];
-        places[11..].copy_from_slice(&gpu.prepare_narrow(out, shape)?);
+        places[11..].copy_from_slice(&gpu.prepare_narrow(out, shape, NARROW)?);
     }
     let made = four && take_heads(gpu, a, q, table);
     if made {
