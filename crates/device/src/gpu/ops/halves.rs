@@ -165,8 +165,8 @@ fn made_for_four(gpu: &mut Gpu, x: Place, a: &ProductArgs) -> Result<[Place; 2],
         gpu.scratch(Scratch::SplitHalves, operands)?,
         gpu.scratch(Scratch::SplitFactors, factors)?,
     ];
-    // A simdgroup makes a shard of two rows.
-    let grid = [small("project", size(&[rows / 2, SHARDS]))?.div_ceil(SIMDGROUPS), 1, 1];
+    // A simdgroup makes a shard of eight rows.
+    let grid = [small("project", size(&[rows / 8, SHARDS]))?.div_ceil(SIMDGROUPS), 1, 1];
     let arguments = SplitArgs { rows: a.slots, columns: a.columns };
     gpu.launch("halves_split_four", grid, GROUP, &[x, made[0], made[1]], &arguments)?;
     Ok(made)
