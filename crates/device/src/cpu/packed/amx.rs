@@ -129,6 +129,7 @@ impl Simd for Amx {
     const BY_ROWS: bool = true;
     type I = __m512i;
     type F = __m512;
+    type Two = Self;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c")]
     unsafe fn enter(kernel: impl TileKernel) {

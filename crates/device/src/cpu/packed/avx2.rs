@@ -23,6 +23,7 @@ impl Simd for Avx2 {
     const FLOAT_ROWS: usize = 1;
     type I = __m256i;
     type F = __m256;
+    type Two = Self;
 
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn enter(kernel: impl TileKernel) {

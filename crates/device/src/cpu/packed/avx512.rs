@@ -1,6 +1,7 @@
 //! AVX-512 (F, BW, VL, VNNI, VBMI) and GFNI: sixteen lanes.
 
 use super::inputs::{WEIGHT_OFFSET, narrow_words};
+use super::pair::Pair;
 use super::simd::{Codes, GRID_BYTES, Simd, TileKernel, at};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -141,6 +142,7 @@ impl<const TWO: bool> Simd for Sixteen<TWO> {
     const PANELS: bool = true;
     type I = __m512i;
     type F = __m512;
+    type Two = Pair<TWO>;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c")]
     unsafe fn enter(kernel: impl TileKernel) {

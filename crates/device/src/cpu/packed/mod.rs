@@ -13,7 +13,8 @@
 //! **Panels** (`panel.rs`). AVX-512 takes up to twelve activation rows at once, from a copy in
 //! which the same word of all of them lies together: one pointer, memory in the order of use. Where
 //! there are several panels, whatever does not depend on the rows is done to the weights of a few
-//! shards first (`IntFormat::unpack`), which then wait in the first-level cache.
+//! shards first (`IntFormat::unpack`), which then wait in the first-level cache. Two tiles do that
+//! side by side (`pair.rs`), so that a word of an input that is in a register meets both.
 //!
 //! **Kernels.** `simd.rs` says what an instruction set has to offer; `narrow.rs` and `supers.rs`
 //! have one step of each format in those words; `tile.rs` has the loops around it. Integers are
@@ -33,6 +34,8 @@ pub(super) mod layout;
 mod narrow;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "x86_64")]
+mod pair;
 pub(super) mod panel;
 mod simd;
 mod supers;

@@ -86,18 +86,18 @@ pub(super) unsafe fn scaled<S: Simd>(d: S::F, d_x: f32, isum: S::I, acc: S::F) -
 /// Vectors of an unpacked block of 32: codes that are 128 too large, then d.
 const UNPACKED: usize = 9;
 
-/// Writes an unpacked block.
+/// Writes an unpacked block, as [`IntFormat::unpack`] does.
 ///
 /// # Safety
-/// The machine has `S`; [`UNPACKED`] vectors can be written.
+/// The machine has `S`; [`UNPACKED`] vectors can be written, `STEP` apart.
 #[inline(always)]
-unsafe fn put<S: Simd>(codes: &[S::I; 8], d: S::F, to: *mut S::I) {
+unsafe fn put<S: Simd, const STEP: usize>(codes: &[S::I; 8], d: S::F, to: *mut S::I) {
     // SAFETY: the caller's promise.
     unsafe {
         for (i, codes) in codes.iter().enumerate() {
-            to.add(i).write(*codes);
+            to.add(i * STEP).write(*codes);
         }
-        to.add(8).cast::<S::F>().write(d);
+        to.add(8 * STEP).cast::<S::F>().write(d);
     }
 }
 
@@ -157,14 +157,14 @@ impl IntFormat for Q8_0 {
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
+    unsafe fn unpack<S: Simd, const STEP: usize>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; a block has 8 words and a scale.
         unsafe {
             let mut codes = [S::splat(0); 8];
             for (i, codes) in codes.iter_mut().enumerate() {
                 *codes = S::xor(word::<S>(fields[0], i), bytes::<S>(128));
             }
-            put::<S>(&codes, half::<S>(fields[1], 0), to);
+            put::<S, STEP>(&codes, half::<S>(fields[1], 0), to);
         }
     }
 
@@ -284,7 +284,7 @@ impl IntFormat for Q4_0 {
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
+    unsafe fn unpack<S: Simd, const STEP: usize>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; a block has 4 words and a scale. No sum leaves its byte.
         unsafe {
             let [[a, b, c, d], [e, f, g, h]] = nibbles::<S>(fields[0]);
@@ -292,7 +292,7 @@ impl IntFormat for Q4_0 {
             for codes in &mut codes {
                 *codes = S::add(*codes, bytes::<S>(128 - 8));
             }
-            put::<S>(&codes, half::<S>(fields[1], 0), to);
+            put::<S, STEP>(&codes, half::<S>(fields[1], 0), to);
         }
     }
 
@@ -365,7 +365,7 @@ impl IntFormat for Mxfp4 {
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
+    unsafe fn unpack<S: Simd, const STEP: usize>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; a block has 4 words and a scale byte; nibbles are below 16.
         unsafe {
             let [[a, b, c, d], [e, f, g, h]] = nibbles::<S>(fields[0]);
@@ -374,7 +374,7 @@ impl IntFormat for Mxfp4 {
             for codes in &mut codes {
                 *codes = S::lookup(table, *codes);
             }
-            put::<S>(&codes, S::load_half_e8m0(fields[1]), to);
+            put::<S, STEP>(&codes, S::load_half_e8m0(fields[1]), to);
         }
     }
 

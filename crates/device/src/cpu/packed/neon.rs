@@ -143,6 +143,7 @@ impl<const I8MM: bool> Simd for Neon<I8MM> {
     const BY_ROWS: bool = I8MM;
     type I = int32x4_t;
     type F = float32x4_t;
+    type Two = Self;
 
     unsafe fn enter(kernel: impl TileKernel) {
         // SAFETY: the caller's promise.

@@ -26,6 +26,9 @@ pub(crate) trait Simd {
     type I: Copy;
     /// LANES f32.
     type F: Copy;
+    /// Twice the lanes: panels meet unpacked weights of two tiles at once. Itself where that does
+    /// not pay.
+    type Two: Simd;
 
     /// Runs a kernel compiled for this instruction set.
     unsafe fn enter(kernel: impl TileKernel);

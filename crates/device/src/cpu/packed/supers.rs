@@ -113,26 +113,26 @@ impl<F: Super> IntFormat for F {
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
+    unsafe fn unpack<S: Simd, const STEP: usize>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; as in `step`, and `ALL` vectors can be written.
         unsafe {
             let words = fields[0];
             let [scales, minimums] = F::scales::<S>(words);
             for (quad, &minimums) in minimums[..4 / F::PIECES].iter().enumerate() {
-                let to = to.add(parts::MINIMUMS + 2 * quad);
+                let to = to.add((parts::MINIMUMS + 2 * quad) * STEP);
                 to.write(S::even_bytes(minimums));
-                to.add(1).write(S::odd_bytes(minimums));
+                to.add(STEP).write(S::odd_bytes(minimums));
             }
-            unpack_quad::<S, F, 0>(words, scales[0], to);
-            unpack_quad::<S, F, 1>(words, scales[1], to);
+            unpack_quad::<S, F, 0, STEP>(words, scales[0], to);
+            unpack_quad::<S, F, 1, STEP>(words, scales[1], to);
             if F::PIECES == 1 {
-                unpack_quad::<S, F, 2>(words, scales[2], to);
-                unpack_quad::<S, F, 3>(words, scales[3], to);
+                unpack_quad::<S, F, 2, STEP>(words, scales[2], to);
+                unpack_quad::<S, F, 3, STEP>(words, scales[3], to);
             }
-            let d = to.add(parts::D).cast::<S::F>();
+            let d = to.add(parts::D * STEP).cast::<S::F>();
             if F::MINIMUMS {
                 d.write(half::<S>(fields[1], 0));
-                d.add(1).write(half::<S>(fields[1], 1));
+                d.add(STEP).write(half::<S>(fields[1], 1));
             } else {
                 d.write(half::<S>(fields[1], 0));
             }
@@ -178,9 +178,9 @@ impl<F: Super> IntFormat for F {
 ///
 /// # Safety
 /// The machine has `S`; `words` is a block; there is such a quad; [`parts::ALL`] vectors can be
-/// written.
+/// written, `STEP` apart.
 #[inline(always)]
-unsafe fn unpack_quad<S: Simd, F: Super, const Q: usize>(
+unsafe fn unpack_quad<S: Simd, F: Super, const Q: usize, const STEP: usize>(
     words: *const u8,
     scales: S::I,
     to: *mut S::I,
@@ -191,9 +191,9 @@ unsafe fn unpack_quad<S: Simd, F: Super, const Q: usize>(
         unsafe {
             let scale = S::signed_byte(scales, shift(sub));
             let (codes, scale) = prepared::<S, F>(words, at, scale, folds::<S, F>());
-            to.add(parts::SCALES + at).write(scale);
+            to.add((parts::SCALES + at) * STEP).write(scale);
             for (word, codes) in codes[..F::PIECES].as_flattened().iter().enumerate() {
-                to.add(4 * at * F::PIECES + word).write(*codes);
+                to.add((4 * at * F::PIECES + word) * STEP).write(*codes);
             }
         }
     }
@@ -717,19 +717,19 @@ impl IntFormat for Iq2Xxs {
     }
 
     #[inline(always)]
-    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I) {
+    unsafe fn unpack<S: Simd, const STEP: usize>(fields: [*const u8; FIELDS], to: *mut S::I) {
         // SAFETY: the caller's promise; as in `step`, and `UNPACKED` vectors can be written.
         unsafe {
             let words = fields[0];
             for group in 0..8 {
                 let (codes, scale) = group_of::<S>(words, group);
                 for (word, codes) in codes.as_flattened().iter().enumerate() {
-                    to.add(GROUP * group + word).write(*codes);
+                    to.add((GROUP * group + word) * STEP).write(*codes);
                 }
-                to.add(GROUP * group + 8).cast::<S::F>().write(S::from_i32(scale));
+                to.add((GROUP * group + 8) * STEP).cast::<S::F>().write(S::from_i32(scale));
             }
             let d = S::mul_f32(half::<S>(fields[1], 0), S::splat_f32(0.125));
-            to.add(8 * GROUP).cast::<S::F>().write(d);
+            to.add(8 * GROUP * STEP).cast::<S::F>().write(d);
         }
     }
 

@@ -67,6 +67,19 @@ impl Part<'_> {
         let at = input * self.groups + group;
         (at, self.picks.map_or(at, |picks| picks[at] as usize))
     }
+
+    /// The tiles that [`Simd::Two`] does: pairs of whole tiles with rows of one group.
+    fn pairs(&self) -> Range<usize> {
+        let Range { start, end } = self.tiles;
+        let group_rows = self.rows / self.groups;
+        // Groups begin with a pair, or each would have to be looked at.
+        let first = if self.groups == 1 { start } else { start.next_multiple_of(2) };
+        let whole = end.min(self.rows / TILE_ROWS);
+        if first >= whole || self.groups > 1 && !group_rows.is_multiple_of(2 * TILE_ROWS) {
+            return start..start;
+        }
+        first..first + (whole - first) / 2 * 2
+    }
 }
 
 /// A weight format whose products are integers inside a block.
@@ -98,12 +111,13 @@ pub(crate) trait IntFormat: Rows {
     );
 
     /// Does all the work on a block of weights that does not depend on what it meets: vectors of
-    /// codes and scales that [`IntFormat::unpacked_step`] reads, for panel after panel. Only for
-    /// instruction sets with [`Simd::PANELS`]. Must be `#[inline(always)]`.
+    /// codes and scales that [`IntFormat::unpacked_step`] reads, for panel after panel, `STEP`
+    /// vectors apart: those between are of other tiles. Only for instruction sets with
+    /// [`Simd::PANELS`]. Must be `#[inline(always)]`.
     ///
     /// # Safety
-    /// As for `step`; `UNPACKED` vectors can be written.
-    unsafe fn unpack<S: Simd>(fields: [*const u8; FIELDS], to: *mut S::I);
+    /// As for `step`; `UNPACKED` vectors can be written, `STEP` apart.
+    unsafe fn unpack<S: Simd, const STEP: usize>(fields: [*const u8; FIELDS], to: *mut S::I);
 
     /// [`IntFormat::step`] of an unpacked block. Must be `#[inline(always)]`.
     ///
@@ -159,8 +173,23 @@ pub(crate) struct FloatTiles<'a, F>(pub &'a Part<'a>, pub PhantomData<F>);
 impl<F: IntFormat> TileKernel for IntTiles<'_, F> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        let part = self.0;
+        let mut pairs = part.tiles.start..part.tiles.start;
         // SAFETY: the machine has `S`; the rest is the invariant of `Part`.
-        unsafe { each_vector::<S>(self.0, pass::<S, F>(self.0), int_inputs::<S, F>) }
+        unsafe {
+            if S::PANELS
+                && S::Two::LANES > TILE_ROWS
+                && let Some(pass) = unpacking::<F>(part, 2)
+            {
+                pairs = part.pairs();
+                each_vector::<S::Two>(part, pairs.clone(), pass, int_pairs::<S, F>);
+            }
+            let unpacking = if S::PANELS { unpacking::<F>(part, 1) } else { None };
+            let pass = unpacking.unwrap_or_else(|| resident(part));
+            for tiles in [part.tiles.start..pairs.start, pairs.end..part.tiles.end] {
+                each_vector::<S>(part, tiles, pass, int_inputs::<S, F>);
+            }
+        }
     }
 }
 
@@ -168,7 +197,10 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the machine has `S`; the rest is the invariant of `Part`.
-        unsafe { each_vector::<S>(self.0, resident(self.0), floats::inputs::<S, F>) }
+        unsafe {
+            let tiles = self.0.tiles.clone();
+            each_vector::<S>(self.0, tiles, resident(self.0), floats::inputs::<S, F>);
+        }
     }
 }
 
@@ -203,15 +235,17 @@ fn resident(part: &Part<'_>) -> Pass {
     Pass { shards: shards.clamp(1, part.shards), unpacks: false }
 }
 
-/// The same for unpacked weights, if more than one panel meets them.
-fn pass<S: Simd, F: IntFormat>(part: &Part<'_>) -> Pass {
+/// The same for unpacked weights of some tiles at a time, if there is room and more than one panel
+/// meets them.
+fn unpacking<F: IntFormat>(part: &Part<'_>, tiles: usize) -> Option<Pass> {
     let blocks = part.plan.blocks.div_ceil(part.shards).max(1);
-    let shards = (ROOM / (blocks * F::UNPACKED)).min(part.shards);
-    if !S::PANELS || part.panels.is_none() || part.inputs.len() <= PANEL_ROWS || shards == 0 {
-        return resident(part);
-    }
-    Pass { shards, unpacks: true }
+    let shards = (ROOM / (blocks * F::UNPACKED * tiles)).min(part.shards);
+    let pays = part.panels.is_some() && part.inputs.len() > PANEL_ROWS && shards > 0;
+    pays.then_some(Pass { shards, unpacks: true })
 }
+
+/// Most lanes of a vector.
+const MOST_LANES: usize = 2 * TILE_ROWS;
 
 /// Shards of the inputs of a part, until they are added.
 type Shards<S> = [[MaybeUninit<<S as Simd>::F>; SHARDS]; INPUTS];
@@ -235,7 +269,7 @@ pub(super) struct Gather<'a, S: Simd> {
 /// One vector of rows of one group of a part.
 pub(super) struct Vector<'a> {
     pub part: &'a Part<'a>,
-    /// Fields of the tile, at the vector's rows.
+    /// Fields of the (first) tile, at the vector's rows.
     pub fields: [*const u8; FIELDS],
     /// Which group's inputs.
     pub group: usize,
@@ -256,12 +290,15 @@ struct Walk<F> {
 }
 
 impl<F: IntFormat> Walk<F> {
-    /// Starts at a block.
+    /// Starts at a block of one of the vector's tiles.
     #[inline(always)]
-    fn new(vector: &Vector<'_>, block: usize) -> Self {
+    fn new(vector: &Vector<'_>, tile: usize, block: usize) -> Self {
         let ([codes, scales], first) = (F::RUNS.start(block), F::RUNS.start(0)[0]);
-        let fields =
-            [vector.fields[0].wrapping_add(codes - first), vector.fields[1].wrapping_add(scales)];
+        let at = vector.part.plan.tile_bytes * tile;
+        let fields = [
+            vector.fields[0].wrapping_add(at + codes - first),
+            vector.fields[1].wrapping_add(at + scales),
+        ];
         Walk { fields, left: F::RUNS.count - block % F::RUNS.count, format: PhantomData }
     }
 
@@ -279,15 +316,22 @@ impl<F: IntFormat> Walk<F> {
     }
 }
 
-/// Calls `f` for every vector of rows and each group that has rows in it: for as many shards at a
-/// time as stay in the first-level cache. Then stores what came out, if `f` has not yet.
+/// Tiles of a vector, if one is more than a part of a tile.
+const fn tiles_of<S: Simd>() -> usize {
+    S::LANES.div_ceil(TILE_ROWS)
+}
+
+/// Calls `f` for every vector of rows of some tiles and each group that has rows in it: for as many
+/// shards at a time as stay in the first-level cache. Then stores what came out, if `f` has not.
 ///
 /// # Safety
-/// The machine has `S`; the invariants of `Part`; `f` writes the shards that it is asked for of
+/// The machine has `S`; the invariants of `Part`, whose tiles these are; where vectors are of two
+/// tiles, [`Part::pairs`]; `f` writes the shards that it is asked for of
 /// every input of the part.
 #[inline(always)]
 unsafe fn each_vector<S: Simd>(
     part: &Part<'_>,
+    tiles: Range<usize>,
     pass: Pass,
     f: unsafe fn(&Vector<'_>, Gather<'_, S>),
 ) {
@@ -300,9 +344,9 @@ unsafe fn each_vector<S: Simd>(
     for (shard, start) in shard_starts.iter_mut().enumerate().take(part.shards) {
         *start = part_blocks(part.plan.blocks, part.shards, shard).start;
     }
-    for tile in part.tiles.clone() {
-        let bytes =
-            &part.bytes[(tile - part.first_tile) * part.plan.tile_bytes..][..part.plan.tile_bytes];
+    for tile in tiles.step_by(tiles_of::<S>()) {
+        let bytes = &part.bytes[(tile - part.first_tile) * part.plan.tile_bytes..]
+            [..tiles_of::<S>() * part.plan.tile_bytes];
         for start in (0..TILE_ROWS).step_by(S::LANES) {
             let fields =
                 part.plan.offsets(start).map(|offset| bytes[offset.min(bytes.len())..].as_ptr());
@@ -373,17 +417,23 @@ impl<S: Simd> Gather<'_, S> {
 }
 
 impl Vector<'_> {
-    /// What panel `panel` asks for while blocks are multiplied: its share of what lies behind them,
-    /// which is the next tile behind the last one.
+    /// What panel `panel` asks for of a tile while blocks are multiplied: its share of what lies
+    /// behind them, which is the next vector's tile behind the last one.
     #[inline(always)]
-    fn next_pass<F: IntFormat>(&self, blocks: Range<usize>, panel: usize) -> Next {
+    fn next_pass<S: Simd, F: IntFormat>(
+        &self,
+        blocks: Range<usize>,
+        panel: usize,
+        tile: usize,
+    ) -> Next {
         let (plan, panels) = (self.part.plan, self.part.inputs.len().div_ceil(PANEL_ROWS));
         let share = F::LINES.div_ceil(panels);
         let lines = (panel * share).min(F::LINES)..((panel + 1) * share).min(F::LINES);
         let [first, begin] = [F::RUNS.start(0)[0], F::RUNS.start(blocks.start)[0]];
         let last = blocks.end == plan.blocks;
-        let end = if last { plan.tile_bytes + first } else { F::RUNS.start(blocks.end)[0] };
-        Next { ahead: end - begin, lines, scales: panel == 0 }
+        let behind = tiles_of::<S>() * plan.tile_bytes + first;
+        let end = if last { behind } else { F::RUNS.start(blocks.end)[0] };
+        Next { ahead: tile * plan.tile_bytes + end - begin, lines, scales: panel == 0 }
     }
 
     /// Number of the group's input `input` in the output, and its row.
@@ -401,15 +451,15 @@ impl Vector<'_> {
     #[inline(never)]
     pub unsafe fn expect<S: Simd>(&self, first: usize, count: usize) {
         let (sink, groups) = (&self.part.sink, self.part.groups);
-        // The line before has come with the rows before.
-        let last = self.first.wrapping_add_unsigned(S::LANES - 1).cast_unsigned();
         for input in first..first + count {
             let at = (input * groups + self.group) * sink.planes;
             for plane in at..at + sink.planes {
-                // SAFETY: the caller's promise; any address may be asked for.
-                unsafe {
-                    let to = sink.out.wrapping_add((plane * sink.rows).wrapping_add(last));
-                    S::prefetch_far(to.cast_const().cast());
+                // The line before has come with the rows before.
+                for lanes in 1..=tiles_of::<S>() {
+                    let last = lanes * S::LANES / tiles_of::<S>() - 1;
+                    let to = sink.out.wrapping_add(self.row(plane * sink.rows, last));
+                    // SAFETY: the caller's promise; any address may be asked for.
+                    unsafe { S::prefetch_far(to.cast_const().cast()) }
                 }
             }
         }
@@ -502,8 +552,8 @@ impl Vector<'_> {
             // SAFETY: all lanes are rows of the plane, LANES values from the first on.
             unsafe { S::store(sink.out.add(self.row(plane, 0)), value) }
         } else {
-            let mut values = [0f32; TILE_ROWS];
-            // SAFETY: a vector has at most TILE_ROWS lanes; the caller's promise.
+            let mut values = [0f32; MOST_LANES];
+            // SAFETY: a vector has at most MOST_LANES lanes; the caller's promise.
             unsafe {
                 S::store(values.as_mut_ptr(), value);
                 self.put_lanes(plane, &values);
@@ -514,7 +564,7 @@ impl Vector<'_> {
     /// Where a lane's value of a plane goes that starts at `plane`.
     #[inline(always)]
     fn row(&self, plane: usize, lane: usize) -> usize {
-        plane + self.first.wrapping_add_unsigned(lane).cast_unsigned()
+        plane.wrapping_add(self.first.wrapping_add_unsigned(lane).cast_unsigned())
     }
 
     /// Stores the lanes that are rows of the group. Never inlined: the compiler would prepare this
@@ -524,7 +574,7 @@ impl Vector<'_> {
     /// The sink has the plane; the invariants of `Part`.
     #[cold]
     #[inline(never)]
-    unsafe fn put_lanes(&self, plane: usize, values: &[f32; TILE_ROWS]) {
+    unsafe fn put_lanes(&self, plane: usize, values: &[f32; MOST_LANES]) {
         for lane in self.lanes.clone() {
             // SAFETY: the lanes are rows of the plane.
             unsafe { self.part.sink.out.add(self.row(plane, lane)).write(values[lane]) }
@@ -620,15 +670,49 @@ unsafe fn int_panels<S: Simd, F: IntFormat>(
         return unsafe { each_panel::<S, F, false>(vector, from, std::ptr::null(), &mut to) };
     }
     let mut room = [const { MaybeUninit::<S::I>::uninit() }; ROOM];
-    let room = room[..blocks.len() * F::UNPACKED].as_mut_ptr().cast::<S::I>();
-    // SAFETY: the caller's promise; as many vectors as the blocks unpack to are there.
+    // SAFETY: the caller's promise.
     unsafe {
-        let mut walk = Walk::<F>::new(vector, blocks.start);
-        for at in 0..blocks.len() {
-            F::unpack::<S>(walk.next(), room.add(at * F::UNPACKED));
-        }
+        let room = unpack::<S, F, 1>(vector, blocks, &mut room);
         each_panel::<S, F, true>(vector, from, room, &mut to);
     }
+}
+
+/// [`int_panels`] of two tiles, unpacked side by side.
+///
+/// # Safety
+/// As for [`int_panels`]; the machine has `S::Two`; the vector is of two tiles.
+#[inline(always)]
+unsafe fn int_pairs<S: Simd, F: IntFormat>(vector: &Vector<'_>, mut to: Gather<'_, S::Two>) {
+    let panels = vector.part.panels.as_ref().expect("weights are unpacked for panels");
+    let from = panels.of_group(vector.group);
+    let blocks = vector.shard_starts[to.shards.start]..vector.shard_starts[to.shards.end];
+    let mut room = [const { MaybeUninit::<S::I>::uninit() }; ROOM];
+    // SAFETY: the caller's promise; a vector of two tiles is one of each, side by side.
+    unsafe {
+        let room = unpack::<S, F, 2>(vector, blocks, &mut room).cast();
+        each_panel::<S::Two, F, true>(vector, from, room, &mut to);
+    }
+}
+
+/// Unpacks blocks of some tiles: vector by vector, of one tile after the other.
+///
+/// # Safety
+/// The machine has `S`; the vector is of so many tiles.
+#[inline(always)]
+unsafe fn unpack<S: Simd, F: IntFormat, const TILES: usize>(
+    vector: &Vector<'_>,
+    blocks: Range<usize>,
+    room: &mut [MaybeUninit<S::I>; ROOM],
+) -> *const S::I {
+    let room = room[..blocks.len() * F::UNPACKED * TILES].as_mut_ptr().cast::<S::I>();
+    for tile in 0..TILES {
+        let mut walk = Walk::<F>::new(vector, tile, blocks.start);
+        for at in 0..blocks.len() {
+            // SAFETY: the caller's promise; the slice has as many vectors as blocks unpack to.
+            unsafe { F::unpack::<S, TILES>(walk.next(), room.add(at * F::UNPACKED * TILES + tile)) }
+        }
+    }
+    room
 }
 
 /// The panels of [`int_panels`], times unpacked weights (if `U`) or those of the tile.
@@ -650,14 +734,19 @@ unsafe fn each_panel<S: Simd, F: IntFormat, const U: bool>(
         }
         // SAFETY: the caller's promise.
         unsafe {
-            match kernel_rows(count) {
-                2 => int_panel::<S, F, 2, U>(vector, from, count, room, to),
-                3 => int_panel::<S, F, 3, U>(vector, from, count, room, to),
-                4 => int_panel::<S, F, 4, U>(vector, from, count, room, to),
-                6 => int_panel::<S, F, 6, U>(vector, from, count, room, to),
-                8 => int_panel::<S, F, 8, U>(vector, from, count, room, to),
-                10 => int_panel::<S, F, 10, U>(vector, from, count, room, to),
-                _ => int_panel::<S, F, PANEL_ROWS, U>(vector, from, count, room, to),
+            match (kernel_rows(count), tiles_of::<S>()) {
+                (2, _) => int_panel::<S, F, 2, 2, U>(vector, from, count, room, to),
+                (3, _) => int_panel::<S, F, 3, 3, U>(vector, from, count, room, to),
+                (4, _) => int_panel::<S, F, 4, 4, U>(vector, from, count, room, to),
+                (6, _) => int_panel::<S, F, 6, 6, U>(vector, from, count, room, to),
+                (8, 1) => int_panel::<S, F, 8, 8, U>(vector, from, count, room, to),
+                (8, _) => int_panel::<S, F, 8, 4, U>(vector, from, count, room, to),
+                (10, 1) => int_panel::<S, F, 10, 10, U>(vector, from, count, room, to),
+                (10, _) => int_panel::<S, F, 10, 5, U>(vector, from, count, room, to),
+                (_, 1) => {
+                    int_panel::<S, F, PANEL_ROWS, PANEL_ROWS, U>(vector, from, count, room, to)
+                }
+                _ => int_panel::<S, F, PANEL_ROWS, 6, U>(vector, from, count, room, to),
             }
         }
         if to.len(vector) > 0 {
@@ -666,12 +755,12 @@ unsafe fn each_panel<S: Simd, F: IntFormat, const U: bool>(
     }
 }
 
-/// One panel of `R` rows, the first `count` of which count.
+/// One panel of `R` rows, the first `count` of which count; unpacked weights meet `H` at a time.
 ///
 /// # Safety
 /// As for [`each_panel`].
 #[inline(always)]
-unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize, const U: bool>(
+unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize, const H: usize, const U: bool>(
     vector: &Vector<'_>,
     from: &[u32],
     count: usize,
@@ -680,10 +769,6 @@ unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize, const U: bool>(
 ) {
     let record = F::Record::WORDS * 4 * R;
     let from = from[..vector.part.plan.blocks * F::Record::WORDS * R].as_ptr().cast::<u8>();
-    let mut rows = [from; R];
-    for (r, row) in rows.iter_mut().enumerate() {
-        *row = from.wrapping_add(4 * r);
-    }
     let (shards, inputs) = (to.shards.clone(), &vector.part.inputs);
     let (first, panel) = (to.next == inputs.start, (to.next - inputs.start) / PANEL_ROWS);
     // SAFETY: the machine has `S`; the panel has all blocks by the slice above; all shards of the
@@ -694,15 +779,40 @@ unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize, const U: bool>(
         }
         let slots = to.slots(vector, count);
         if U {
-            unpacked_shards::<S, F, R, R>(vector, rows, record, panel, shards, room, slots);
+            for part in 0..R / H {
+                let rows = columns::<H>(from, part * H);
+                let slots = &mut slots[(part * H).min(count)..count.min((part + 1) * H)];
+                // Each part asks for another tile, if there are as many.
+                let asks = (panel, part);
+                unpacked_shards::<S, F, H, R>(
+                    vector,
+                    rows,
+                    record,
+                    asks,
+                    shards.clone(),
+                    room,
+                    slots,
+                );
+            }
         } else {
-            int_shards::<S, F, R, R>(vector, rows, record, first, shards, slots);
+            int_shards::<S, F, R, R>(vector, columns(from, 0), record, first, shards, slots);
         }
         to.done(vector, count);
     }
 }
 
-/// [`int_shards`] of unpacked weights. Asks for a share of the weights that the next pass unpacks.
+/// Rows of a panel from one on.
+#[inline(always)]
+fn columns<const R: usize>(panel: *const u8, first: usize) -> [*const u8; R] {
+    let mut rows = [panel; R];
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = panel.wrapping_add(4 * (first + r));
+    }
+    rows
+}
+
+/// [`int_shards`] of unpacked weights. Asks for a share of the weights that the next pass unpacks:
+/// that of a panel, of a tile.
 ///
 /// # Safety
 /// As for [`int_shards`]; `room` has the unpacked blocks of the shards.
@@ -711,14 +821,14 @@ unsafe fn unpacked_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: u
     vector: &Vector<'_>,
     rows: [*const u8; R],
     record: usize,
-    panel: usize,
+    (panel, tile): (usize, usize),
     shards: Range<usize>,
     room: *const S::I,
     to: &mut [[MaybeUninit<S::F>; SHARDS]],
 ) {
     let (start, end) = (vector.shard_starts[shards.start], vector.shard_starts[shards.end]);
-    let next = vector.next_pass::<F>(start..end, panel);
-    let mut walk = Walk::<F>::new(vector, start);
+    let next = vector.next_pass::<S, F>(start..end, panel, tile);
+    let mut walk = Walk::<F>::new(vector, 0, start);
     // SAFETY: the caller's promise.
     unsafe {
         for shard in shards {
@@ -786,7 +896,7 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
     shards: Range<usize>,
     to: &mut [[MaybeUninit<S::F>; SHARDS]],
 ) {
-    let mut walk = Walk::<F>::new(vector, vector.shard_starts[shards.start]);
+    let mut walk = Walk::<F>::new(vector, 0, vector.shard_starts[shards.start]);
     // Later rows ask for what is there.
     let ahead = if first { F::AHEAD } else { 0 };
     // SAFETY: the caller's promise.

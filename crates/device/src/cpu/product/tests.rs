@@ -333,9 +333,10 @@ fn in_one_part(pool: &Pool, job: Job<'_>) {
     }
 }
 
-/// As few rows as make panels worth it, times so many inputs.
+/// Rows that make panels worth it: some pairs of tiles, and part of another one. Times so many
+/// inputs.
 fn check_panels(format: Format, columns: usize, counts: &[usize]) {
-    const ROWS: usize = TILE_ROWS * GATHER_TILES;
+    const ROWS: usize = TILE_ROWS * GATHER_TILES + 5;
     let pool = Pool::new(1);
     let bytes = random_rows(format, ROWS, columns, false, columns as u64);
     let most = counts.iter().max().expect("some");
@@ -363,6 +364,38 @@ fn check_panels(format: Format, columns: usize, counts: &[usize]) {
                     }
                 }
                 assert_same(&out, &values, &(format, isa, columns, n, planes));
+            }
+        }
+    }
+}
+
+/// Groups of 2, 4 and 6 tiles are pairs; others have none, as has a tile before the first pair.
+#[test]
+fn panels_of_groups_equal_the_definition() {
+    let (columns, n, format) = (512, 13, Format::Q8_0);
+    let pool = Pool::new(1);
+    for (groups, group_rows) in [(4, 32), (3, 64), (2, 96), (3, 48), (5, 20)] {
+        let rows = groups * group_rows;
+        let bytes = random_rows(format, rows, columns, false, 6);
+        let x = random_inputs(n * groups, columns, 8);
+        let wanted = expect_shards(format, &bytes, columns, &x, false);
+        let of_group = |at: usize| at % groups * group_rows..(at % groups + 1) * group_rows;
+        let wanted: Vec<f32> = (wanted.iter().enumerate())
+            .flat_map(|(at, rows)| rows[of_group(at)].iter().map(tree8))
+            .collect();
+        for isa in Isa::available().filter(|isa| *isa != Isa::Scalar) {
+            let source = source(format, rows, columns, 1, &bytes);
+            let weights = Weights::new(&source, &config(isa, false), &pool, &mut Packed::default())
+                .expect("fits");
+            let made = inputs(&pool, weights.activation(), &x, columns);
+            for first in [0, 1] {
+                let x = view(&made, weights.activation(), &x, columns);
+                let mut out = vec![f32::NAN; wanted.len()];
+                let (stack, picks, to) = (0, None, output(1, &mut out));
+                let task = Task::new(Job { weights: &weights, stack, groups, x, picks, out: to });
+                task.run(0..first, 0, &pool);
+                task.run(first..task.tiles(), 0, &pool);
+                assert_same(&out, &wanted, &(isa, groups, group_rows, first));
             }
         }
     }
