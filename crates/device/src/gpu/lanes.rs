@@ -98,7 +98,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("halves_split", 0b110),
     ("hc_mixing", 1),
     ("hc_post", 1 << 1),
-    ("hc_post_cells", 1 << 3),
+    ("hc_post_cells", 0b11 << 3),
     ("hc_post_four", 1 << 1),
     ("hc_post_pre_1024", 0b111_1111_0000_0100),
     ("hc_post_pre_4096", 0b111_1111_0000_0100),

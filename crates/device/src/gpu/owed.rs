@@ -1,8 +1,8 @@
 //! Small launches in place that are put off, since a kernel that reads their result can do them on
 //! its way.
 //!
-//! The launch is owed until something else touches the buffer, which then finds it done as ever, or
-//! until the buffer is written anew.
+//! The launch is owed until something else touches the buffer, or what it is made of, which then
+//! finds it done as ever, or until the buffer is written anew.
 
 use super::arguments::{CellsArgs, HeadArgs, RmsArgs};
 use super::record::Place;
@@ -32,9 +32,11 @@ pub(super) enum Work {
 }
 
 impl Owed {
-    /// Whether nobody may read or write this buffer before it is done.
+    /// Whether nobody may read or write this buffer before it is done: the one that it is about, or
+    /// one that it is made of.
     pub fn touches(&self, place: Place) -> bool {
-        place == self.at
+        let made_of = |work| matches!(work, Work::Cells { places, .. } if places.contains(&place));
+        place == self.at || made_of(self.work)
     }
 }
 

@@ -273,14 +273,15 @@ fn large_groups() {
     same_groups([2, 80, 2048, 130], 5, blocks);
 }
 
-/// Two experts, one with most of the slots, and a shared one of so many inner elements.
+/// Two experts, one with most of the slots, and a shared one of so many inner elements; once more,
+/// of another input, before anybody looks at the first sum.
 fn same_experts([top_k, d, inner, shared_inner, n]: [usize; 5]) {
     let experts = 2;
     let formats = [Format::Iq2Xxs, Format::Iq2Xxs, Format::Q2K];
     let mut numbers = Numbers(21);
     let routed_bytes = formats.map(|f| (f, blocks(&mut numbers, f, experts * inner * d)));
     let shared_bytes = [Format::Q8_0; 3].map(|f| (f, blocks(&mut numbers, f, shared_inner * d)));
-    let x = numbers.floats(n * d, 1.0);
+    let [x, other] = [1.0, 2.0].map(|size| numbers.floats(n * d, size));
     let weights = numbers.floats(n * top_k, 0.5);
     let id = |row: usize, k: usize| u32::from(!row.is_multiple_of(9) || k != 0);
     let ids: Vec<u32> = (0..n * top_k).map(|i| id(i / top_k, i % top_k)).collect();
@@ -295,11 +296,14 @@ fn same_experts([top_k, d, inner, shared_inner, n]: [usize; 5]) {
         };
         let routed = ffn(experts, inner, &routed_bytes);
         let shared = ffn(1, shared_inner, &shared_bytes);
-        let (x, ids) = (bench.floats(&x), bench.ids(&ids));
-        let (weights, out) = (bench.floats(&weights), bench.zeros(n * d));
-        let call = Experts { x, routed, shared, ids, weights, top_k, limit: 7.0, out };
-        bench.cpu.experts(&call).expect("fits");
-        bits(&bench.read(out))
+        let (weights, ids) = (bench.floats(&weights), bench.ids(&ids));
+        let outs = [&x, &other].map(|x| {
+            let (x, out) = (bench.floats(x), bench.zeros(n * d));
+            let call = Experts { x, routed, shared, ids, weights, top_k, limit: 7.0, out };
+            bench.cpu.experts(&call).expect("fits");
+            out
+        });
+        outs.map(|out| bits(&bench.read(out)))
     });
     assert!(cpu == gpu, "other bits");
 }

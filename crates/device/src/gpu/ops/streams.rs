@@ -330,7 +330,7 @@ pub(in super::super) fn spread(gpu: &mut Gpu, pending: &Pending) -> Result<(), E
     {
         let [ids, halves, shards] = places;
         gpu.overwritten(z, usize::MAX);
-        let (grid, places) = (fours(gpu, width), [ids, halves, shards, x, post, comb]);
+        let (grid, places) = (fours(gpu, width), [ids, halves, shards, z, x, post, comb]);
         return gpu.launch("hc_post_cells", grid, GROUP, &places, &arguments);
     }
     let (name, each) = match streams == 4 && width.is_multiple_of(4) {
