@@ -510,6 +510,30 @@ FN void four_f16_128(float* c, const uint* a, const uint* b, uint word, uint apa
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
                  "l"(matrix_place(b, word, 8u) | (ulong)apart << 16));
 }
+// C[64][64] = A[64][32] * B[32][64], signed bytes and int32: lanes as above, as for MATRIX_OPEN.
+// Places are counted in sixteen bytes.
+FN ulong four_chunk(const uint* p, uint chunk)
+{
+    ulong place;
+    asm("mov.b64 %0, {%1, %2};"
+        : "=l"(place)
+        : "r"((pool_address(p) >> 4) + chunk), "r"(0x40000040u));
+    return place;
+}
+FN void four_i8_64(int* c, const uint* a, uint at_a, const uint* b, uint at_b, uint t)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, "
+                 "%7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
+                 "%23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, 0;"
+                 : C16(WRITTEN, 0), C16(WRITTEN, 16)
+                 : "l"(four_chunk(a, at_a)), "l"(four_chunk(b, at_b)));
+}
+// Simdgroups that do different things wait for each other by signals alone, and have registers of
+// their own number.
+#define ROLE_WAIT(n, odd) SIGNAL_WAIT(n, odd)
+#define ROLES_MEET()
+#define REGISTERS_FEWER(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))
+#define REGISTERS_MORE(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n))
 #endif
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || __CUDA_ARCH__ >= 1000
 #define CLUSTERS

@@ -498,7 +498,7 @@ FN void host_load_twice(uint* out, host::Shared<uint> from, uint word, int line)
 }
 #define SIGNALS
 // Here a signal is waited for by all at one place.
-#define SIGNAL(n, at)
+#define SIGNAL(n, at) uint n = 0u
 #define SIGNAL_OPEN(n, threads)
 #define SIGNAL_GIVE(n)
 #define SIGNAL_WAIT(n, odd) TG_BARRIER()
@@ -596,6 +596,33 @@ FN void four_f16_128(float* c, const uint* a, host::Shared<uint> b, uint word, u
         host_mma_16<true>(c + 4u * j, a, b[at], b[at + 4u * apart], __LINE__);
     }
 }
+FN void four_i8_64(
+    int* c, host::Shared<uint> a, uint at_a, host::Shared<uint> b, uint at_b, uint t)
+{
+    uint l = t & 31u, row = 16u * ((t >> 5) & 3u) + (l >> 2), column = 2u * (l & 3u);
+    for (uint i = 0u; i < 32u; ++i) c[i] = 0;
+    for (uint k = 0u; k < 8u; ++k) {
+        uint w[2];
+        for (uint r = 0u; r < 2u; ++r) {
+            uint at = 4u * at_a + 32u * (row + 8u * r) + k;
+            w[r] = a[at ^ ((at >> 3) & 28u)];
+        }
+        for (uint i = 0u; i < 16u; ++i) {
+            uint at = 4u * at_b + 32u * (column + 8u * (i >> 1) + (i & 1u)) + k;
+            uint x = b[at ^ ((at >> 3) & 28u)];
+            for (uint r = 0u; r < 2u; ++r) {
+                int* own = c + (4u * (i >> 1) + 2u * r + (i & 1u));
+                *own = dot4_i8(w[r], x, *own);
+            }
+        }
+    }
+}
+// Here simdgroups that do different things take turns.
+#define ROLES_IN_TURN
+#define ROLE_WAIT(n, odd)
+#define ROLES_MEET() TG_BARRIER()
+#define REGISTERS_FEWER(n)
+#define REGISTERS_MORE(n)
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).
 #define mma_i8(c, a, b0, b1, l) host_mma_i8((c), (a), (b0), (b1), __LINE__)
 FN void host_mma_i8(int* c, const uint* a, uint b0, uint b1, int line)

@@ -105,7 +105,7 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("direct_iq2_xxs", 228_640),
     ("lean_q2_k", 76_320),
     ("lean_iq2_xxs", 68_896),
-    ("wide_q8_0", 230_672),
+    ("wide_q8_0", 231_488),
     ("big_f16", 57_344),
     ("big_bf16", 57_344),
     ("big_f16_tall", 147_456),

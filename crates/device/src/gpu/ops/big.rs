@@ -208,7 +208,7 @@ fn wide(gpu: &Gpu, format: Format, columns: u32) -> Option<Kernel> {
     };
     let facts = gpu.driver.facts();
     let fits = facts.signals && facts.group_bytes >= pool_bytes(name);
-    let kernel = Kernel::integers(name, 512, ROWS, SLOTS, 1);
+    let kernel = Kernel::integers(name, 640, ROWS, SLOTS, 1);
     (fits && gpu.takes(Shortcuts::WIDE)).then_some(kernel)
 }
 
