@@ -529,7 +529,9 @@ FN void four_i8_64(int* c, const uint* a, uint at_a, const uint* b, uint at_b, u
                  : "l"(four_chunk(a, at_a)), "l"(four_chunk(b, at_b)));
 }
 // Simdgroups that do different things wait for each other by signals alone, and have registers of
-// their own number.
+// their own number. A signal is given once a thread's copies so far have arrived.
+#define COPIES_GIVE(n) \
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(n) : "memory")
 #define ROLE_WAIT(n, odd) SIGNAL_WAIT(n, odd)
 #define ROLES_MEET()
 #define REGISTERS_FEWER(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))

@@ -619,6 +619,7 @@ FN void four_i8_64(
 }
 // Here simdgroups that do different things take turns.
 #define ROLES_IN_TURN
+#define COPIES_GIVE(n)
 #define ROLE_WAIT(n, odd)
 #define ROLES_MEET() TG_BARRIER()
 #define REGISTERS_FEWER(n)
