@@ -77,7 +77,7 @@ pub(crate) struct ProductArgs {
     pub source: u32,
     pub bound: f32,
     pub width: u32,
-    pub pad: u32,
+    pub held: u32,
 }
 // SAFETY: repr(C), 96 + 64 bytes, a multiple of 8.
 unsafe impl Arguments for ProductArgs {
@@ -309,7 +309,8 @@ unsafe impl Arguments for RouteArgs {
 pub(crate) struct HcRouteArgs {
     pub hc: HcArgs,
     pub route: RouteArgs,
-    pub pad: u32,
+    /// 1: what follows is set up as soon as this launch has begun.
+    pub early: u32,
 }
 // SAFETY: repr(C) of structs of seven and of six 4-byte numbers, and one more.
 unsafe impl Arguments for HcRouteArgs {

@@ -109,6 +109,9 @@ pub struct Gpu {
     pending: Option<Pending>,
     /// A mix that is put off with its spread, since its router may take them along.
     mixing: Option<ops::cluster::Mixing>,
+    /// Whether the last experts of one row were launched with the shared one: what follows their
+    /// choice may be set up early.
+    shared: bool,
     /// Launches that are put off, and the buffer of the one that the next launch does on its way.
     owed: Vec<Owed>,
     taken: Place,
@@ -260,6 +263,7 @@ impl Gpu {
             prepared: Cell::new(None),
             pending: None,
             mixing: None,
+            shared: false,
             owed: Vec::new(),
             taken: Place::NONE,
             beside: false,

@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "pairs", "scores", "pooled", "direct", "four", "cluster",
+    "pairs", "scores", "pooled", "direct", "four", "cluster", "shared",
 ];
 
 impl Shortcuts {
@@ -53,6 +53,10 @@ impl Shortcuts {
     /// A spread, the mixing product and the mix of one row are a launch of groups that exchange by
     /// shared memory.
     pub const CLUSTER: Shortcuts = Shortcuts(32_768);
+
+    /// Products of the shared expert of one row are made by the launches of the chosen ones, whose
+    /// groups have its weights in shared memory before the row is there.
+    pub const SHARED: Shortcuts = Shortcuts(65_536);
 
     /// The names of all of them.
     #[must_use]
@@ -122,6 +126,7 @@ mod tests {
             Shortcuts::DIRECT,
             Shortcuts::FOUR,
             Shortcuts::CLUSTER,
+            Shortcuts::SHARED,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

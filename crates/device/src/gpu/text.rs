@@ -53,6 +53,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/streams_some.k", include_str!("../../kernels/fast/streams_some.k")),
     ("fast/top_experts.k", include_str!("../../kernels/fast/top_experts.k")),
     ("fast/top_pool.k", include_str!("../../kernels/fast/top_pool.k")),
+    ("fast/top_shared.k", include_str!("../../kernels/fast/top_shared.k")),
 ];
 
 /// Files without kernels, of which others take functions: no part of the text is made for them.
@@ -73,7 +74,9 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("decode_bf16_short", 25_856),
     ("chosen_iq2_xxs", 65_536),
     ("chosen_iq2_xxs_pooled", 200_704),
+    ("chosen_iq2_xxs_shared", 226_816),
     ("chosen_q2_k_pooled", 153_600),
+    ("chosen_q2_k_shared", 73_728),
     ("chosen_mxfp4_pooled", 139_264),
     ("chosen_mxfp4_last_pooled", 139_264),
     ("few_q4_0", 43_520),

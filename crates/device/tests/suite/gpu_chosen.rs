@@ -57,7 +57,10 @@ fn experts_of(mut bench: Bench, case: &Case) -> Vec<u32> {
         }
     };
     let routed = ffn(stack, inner, [gate, down]);
-    let shared = ffn(1, 32, [gate, Format::F32]);
+    let shared = match (rows, d, inner) == (1, 4096, 2048) {
+        true => ffn(1, inner, [Format::Q8_0; 2]),
+        false => ffn(1, 32, [gate, Format::F32]),
+    };
     let x = bench.floats(&numbers.floats(rows * d, 1.0));
     // All but some, which are other ones in the next row.
     let left = |row: usize| (0..stack - top_k).map(move |i| (row + 1 + i) % stack);
@@ -103,4 +106,15 @@ fn slots_of_chosen_experts() {
             assert!(found == registers, "case {index}, weights by registers");
         }
     }
+}
+
+/// The shared expert in the launches of the chosen ones (`fast/top_shared.k`), against the CPU.
+#[test]
+fn the_shared_expert_with_the_chosen_ones() {
+    let (gate, down) = (Format::Iq2Xxs, Format::Q2K);
+    let case = Case { rows: 1, d: 4096, inner: 2048, gate, down, stack: 3, top_k: 2 };
+    let shared = Shortcuts::named("shared").expect("it is one");
+    let required = GpuConfig { required: shared, ..GpuConfig::default() };
+    let found = experts_of(Bench::gpu_with(required), &case);
+    assert!(found == experts_of(Bench::scalar(), &case));
 }

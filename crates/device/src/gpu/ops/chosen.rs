@@ -79,13 +79,23 @@ fn groups(multiprocessors: u32, slots: u32, sets: u32) -> u32 {
     (1..=most).min_by_key(|groups| time(*groups)).unwrap_or(1)
 }
 
+/// Sets of rows of a slot.
+fn sets(arguments: &ProductArgs) -> u32 {
+    arguments.rows.iter().map(|rows| rows.div_ceil(SET)).sum()
+}
+
+/// Groups along x where a slot has groups of its own.
+pub(super) fn groups_of(gpu: &Gpu, arguments: &ProductArgs) -> u32 {
+    groups(gpu.room(), arguments.slots, sets(arguments))
+}
+
 /// The groups of a launch.
 fn spread(gpu: &Gpu, name: &str, arguments: &mut ProductArgs) -> Result<[u32; 3], Error> {
-    let sets = arguments.rows.iter().map(|rows| rows.div_ceil(SET)).sum();
     if !copies(name) {
-        arguments.run = groups(gpu.room(), arguments.slots, sets);
+        arguments.run = groups_of(gpu, arguments);
         return Ok([arguments.run, arguments.slots, 1]);
     }
+    let sets = sets(arguments);
     let all = arguments.slots.checked_mul(sets).filter(|all| *all < 1 << 29);
     let found = || format!("{} slots of {sets} sets of rows", arguments.slots);
     check("experts", all.is_some(), found, "fewer than 2^29 in all")?;

@@ -127,7 +127,9 @@ pub(super) fn choose(gpu: &mut Gpu, places: [Place; 6], route: &RouteArgs) -> Re
     }
     gpu.mixing = None;
     let matrix = Place::At(gpu.weights("route", router.matrix)?.address);
-    let arguments = HcRouteArgs { hc: arguments, route: *route, pad: 0 };
+    // Products that have weights to copy first are set up at once.
+    let early = u32::from(gpu.shared);
+    let arguments = HcRouteArgs { hc: arguments, route: *route, early };
     let choice = [matrix, logits, bias, table, tokens, ids, weights];
     gpu.launch(CHOICE, GRID, GROUP, &[&places[..], &choice].concat(), &arguments)?;
     Ok(true)

@@ -96,12 +96,12 @@ fn ffn_weights<'a>(
 
 /// The matrices of an FFN.
 #[derive(Clone, Copy)]
-struct Matrices<'a> {
-    ffn: &'a Ffn,
-    weights: [Weights; 3],
+pub(super) struct Matrices<'a> {
+    pub ffn: &'a Ffn,
+    pub weights: [Weights; 3],
     /// The last as kernels see it, and how many rows of the part a row of it has (`part.rs`).
-    down: Matrix,
-    ways: usize,
+    pub down: Matrix,
+    pub ways: usize,
 }
 
 /// Gate, up, inner, scales of inner and the result of the shared expert, and of the chosen ones.
@@ -116,16 +116,16 @@ const ROUTED: [Scratch; 5] =
     [Scratch::Gate, Scratch::Up, Scratch::Inner, Scratch::InnerScales, Scratch::Halves];
 
 /// One FFN over its slots: what its steps share.
-struct Half<'a> {
-    matrices: Matrices<'a>,
-    slots: usize,
-    per_row: usize,
-    stacked: Option<Stacked>,
+pub(super) struct Half<'a> {
+    pub matrices: Matrices<'a>,
+    pub slots: usize,
+    pub per_row: usize,
+    pub stacked: Option<Stacked>,
     /// Weight of each slot.
-    gains: Option<Place>,
-    scratch: [Scratch; 5],
+    pub gains: Option<Place>,
+    pub scratch: [Scratch; 5],
     /// 2: halves, 8: shards; of the last matrix as kernels see it.
-    planes_out: u32,
+    pub planes_out: u32,
 }
 
 impl Half<'_> {
@@ -364,6 +364,9 @@ fn products(
     (x, shape): (Place, [usize; 2]),
     limit: f32,
 ) -> Result<[Place; 2], Error> {
+    if let Some(made) = super::shared::products(gpu, [shared, routed], inputs, (x, shape), limit)? {
+        return Ok(made);
+    }
     if gpu.rows.len() > FEW_ROWS {
         // The shared expert's gate and up are made beside the router. Groups of more than that and
         // those of chosen ones would keep each other out: they have all of a multiprocessor's

@@ -15,6 +15,7 @@ pub(super) mod heads;
 pub(super) mod indexer;
 pub(super) mod part;
 pub(super) mod products;
+mod shared;
 pub(super) mod streams;
 
 /// Threads of a group where a kernel does not care.
