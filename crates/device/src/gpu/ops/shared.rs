@@ -41,7 +41,6 @@ pub(super) fn products(
     (x, shape): (Place, [usize; 2]),
     limit: f32,
 ) -> Result<Option<[Place; 2]>, Error> {
-    let operation = "experts";
     if gpu.rows.len() != 1 {
         return Ok(None);
     }
@@ -50,9 +49,48 @@ pub(super) fn products(
     gpu.shared = takes && fits(gpu, [own, all]);
     let (true, Some(stacked), Some(gains)) = (gpu.shared, routed.stacked, routed.gains) else {
         let why = || "other formats or shapes, too little shared memory, or it is disabled".into();
-        gpu.goes_without(Shortcuts::SHARED, operation, why)?;
+        gpu.goes_without(Shortcuts::SHARED, "experts", why)?;
         return Ok(None);
     };
+    let [mut open, mut close] = arguments([shared, routed], limit)?;
+    let open_grid = grid(gpu, &mut open, (2 * own.ffn.gate.rows).div_ceil(OPEN_ROWS))?;
+    let close_grid = grid(gpu, &mut close, own.down.rows / CLOSE_ROWS)?;
+
+    let blocks = inputs.get(gpu, Activation::Int8x256, x, shape)?;
+    let own_blocks = inputs.get(gpu, Activation::Int8x32, x, shape)?;
+    let (routed_made, shared_made) = (room(gpu, routed)?, room(gpu, shared)?);
+    let [gate, up, own_gate, own_up, down, own_down] = [
+        all.weights[0],
+        all.weights[1],
+        own.weights[0],
+        own.weights[1],
+        all.weights[2],
+        own.weights[2],
+    ]
+    .map(|weights| Place::At(weights.address));
+    let (ids, none) = (stacked.ids, Place::NONE);
+    let weights = [
+        gate,
+        routed_made[0],
+        up,
+        routed_made[1],
+        own_gate,
+        shared_made[0],
+        own_up,
+        shared_made[1],
+    ];
+    let rest = [blocks[0], blocks[1], ids, none, own_blocks[0], own_blocks[1]];
+    gpu.launch(OPEN.0, open_grid, GROUP, &[&weights[..], &rest].concat(), &open)?;
+    let weights = [down, routed_made[2], own_down, shared_made[2], none, none, none, none];
+    let rest = [routed_made[0], routed_made[1], ids, gains, shared_made[0], shared_made[1]];
+    gpu.launch(CLOSE.0, close_grid, GROUP, &[&weights[..], &rest].concat(), &close)?;
+    Ok(Some([shared_made[2], routed_made[2]]))
+}
+
+/// What both launches are told, but for their groups.
+fn arguments([shared, routed]: [&Half<'_>; 2], limit: f32) -> Result<[ProductArgs; 2], Error> {
+    let operation = "experts";
+    let (own, all) = (&shared.matrices, &routed.matrices);
     let mut open = ProductArgs {
         columns: small(operation, OPEN.2)?,
         slots: small(operation, routed.slots)?,
@@ -81,41 +119,18 @@ pub(super) fn products(
     let [own_gate, own_up, own_down] = own.weights;
     open.planes = [gate, up, own_gate, own_up].map(|weights| weights.planes());
     [close.planes[0], close.planes[1]] = [down.planes(), own_down.planes()];
-    let open_grid = grid(gpu, &mut open, (2 * own.ffn.gate.rows).div_ceil(OPEN_ROWS))?;
-    let close_grid = grid(gpu, &mut close, own.down.rows / CLOSE_ROWS)?;
+    Ok([open, close])
+}
 
-    let blocks = inputs.get(gpu, Activation::Int8x256, x, shape)?;
-    let own_blocks = inputs.get(gpu, Activation::Int8x32, x, shape)?;
-    let mut made = [[Place::NONE; 3]; 2];
-    for (made, half) in made.iter_mut().zip([routed, shared]) {
-        let inner = size(&[half.slots, half.matrices.ffn.gate.rows, 4]);
-        let out = [half.slots, half.planes_out as usize, half.matrices.down.rows, 4];
-        *made = [
-            gpu.scratch(half.scratch[0], inner)?,
-            gpu.scratch(half.scratch[1], inner)?,
-            gpu.scratch(half.scratch[4], size(&out))?,
-        ];
-    }
-    let [routed_made, shared_made] = made;
-    let [gate, up, own_gate, own_up, down, own_down] =
-        [gate, up, own_gate, own_up, down, own_down].map(|weights| Place::At(weights.address));
-    let (ids, none) = (stacked.ids, Place::NONE);
-    let weights = [
-        gate,
-        routed_made[0],
-        up,
-        routed_made[1],
-        own_gate,
-        shared_made[0],
-        own_up,
-        shared_made[1],
-    ];
-    let rest = [blocks[0], blocks[1], ids, none, own_blocks[0], own_blocks[1]];
-    gpu.launch(OPEN.0, open_grid, GROUP, &[&weights[..], &rest].concat(), &open)?;
-    let weights = [down, routed_made[2], own_down, shared_made[2], none, none, none, none];
-    let rest = [routed_made[0], routed_made[1], ids, gains, shared_made[0], shared_made[1]];
-    gpu.launch(CLOSE.0, close_grid, GROUP, &[&weights[..], &rest].concat(), &close)?;
-    Ok(Some([shared_made[2], routed_made[2]]))
+/// Room for gate, up and what the last matrices give.
+fn room(gpu: &mut Gpu, half: &Half<'_>) -> Result<[Place; 3], Error> {
+    let inner = size(&[half.slots, half.matrices.ffn.gate.rows, 4]);
+    let out = [half.slots, half.planes_out as usize, half.matrices.down.rows, 4];
+    Ok([
+        gpu.scratch(half.scratch[0], inner)?,
+        gpu.scratch(half.scratch[1], inner)?,
+        gpu.scratch(half.scratch[4], size(&out))?,
+    ])
 }
 
 /// As many groups as the chosen matrices take, and no fewer than those that the shared one wants.
