@@ -183,6 +183,7 @@ fn the_table_is_the_text() {
             "COMPRESS_BUFFERS",
             "CLUSTER_BUFFERS",
             "RING_BUFFERS",
+            "SHARED_BUFFERS",
         ];
         let buffers = macros.into_iter().rfind(|own| parameters.starts_with(own));
         let parameters = match buffers {
