@@ -34,6 +34,17 @@ impl Step {
     }
 }
 
+/// What [`Backend::read_all`](crate::Backend::read_all) reads.
+#[derive(Debug)]
+pub struct ReadRun<'a> {
+    /// Where from.
+    pub from: Buffer,
+    /// Its first element.
+    pub offset: usize,
+    /// The places that it is cut to, each of whole elements.
+    pub into: Vec<&'a mut [u8]>,
+}
+
 /// Where a matrix comes from.
 #[derive(Clone)]
 pub struct MatrixSource<'a> {

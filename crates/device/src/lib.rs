@@ -155,18 +155,13 @@ pub trait Backend: Send {
     fn write(&mut self, to: Buffer, offset: usize, bytes: &[u8]) -> Result<(), Error>;
     /// Reads raw little-endian elements, starting at element `offset`; waits for pending work.
     fn read(&mut self, from: Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), Error>;
-    /// Reads many runs of bytes, each from an element of a buffer on, and gives them in their order
-    /// with the run's number, a long one in parts: a device waits for many runs at once.
-    fn read_each(
-        &mut self,
-        runs: &[(Buffer, usize, usize)],
-        take: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), Error> {
-        let mut bytes = Vec::new();
-        for (index, (from, offset, len)) in runs.iter().enumerate() {
-            bytes.resize(*len, 0);
-            self.read(*from, *offset, &mut bytes)?;
-            take(index, &bytes);
+    /// Reads many runs: a device waits for them at once, and several threads lay down what comes.
+    fn read_all(&mut self, runs: Vec<ReadRun<'_>>) -> Result<(), Error> {
+        for ReadRun { from, mut offset, into } in runs {
+            for place in into {
+                self.read(from, offset, place)?;
+                offset += place.len() / from.element.bytes();
+            }
         }
         Ok(())
     }

@@ -49,6 +49,7 @@ pub mod dump;
 mod engine;
 mod error;
 mod generate;
+mod room;
 pub mod sampler;
 pub mod scheduler;
 mod score;

@@ -5,6 +5,7 @@
 //! state to a failed step has position 0 and evaluates again, from a checkpoint where one serves.
 
 use crate::engine::Dropped;
+use crate::room::Room;
 use crate::snapshot::Snapshot;
 use crate::speculation::CostModel;
 use crate::store::{Checkpoint, Found, Key, LoadError, Loaded, Receipt, Suspects};
@@ -20,6 +21,9 @@ const LOADS_MAX: usize = 8;
 /// Blocks that are copied before their checkpoint comes: it is memory that no limit counts.
 const READY_MAX: usize = 32;
 
+/// Blocks for which memory is laid out ahead.
+const ROOM_MAX: usize = 64;
+
 /// One timeline of tokens with its state, on the engine that made it.
 #[derive(Debug)]
 pub struct Session {
@@ -34,6 +38,8 @@ pub struct Session {
     pub(crate) costs: CostModel,
     /// Blocks that were evaluated since the last checkpoint, copied for the next.
     ready: Vec<(usize, Vec<u8>)>,
+    /// Memory for those, and for the rest of the checkpoint.
+    room: Room,
     /// On its way to what is stored of its tokens.
     arrival: Option<Arrival>,
     /// Where it came from, until a step has shown that one can go on from there.
@@ -95,6 +101,7 @@ impl Session {
             logits_at: 0,
             costs,
             ready: Vec::new(),
+            room: Room::default(),
             arrival: None,
             restored: None,
             forgiven: false,
@@ -226,7 +233,8 @@ impl Session {
             return Ok(Receipt::none());
         }
         let (tokens, backend) = (&self.timeline[..position], engine.backend.as_mut());
-        let mut ready = std::mem::take(&mut self.ready);
+        let (mut room, mut ready) =
+            (std::mem::take(&mut self.room), std::mem::take(&mut self.ready));
         let missing = engine.store.missing(tokens);
         ready.retain(|(block, _)| missing.contains(block));
         let lacking: Vec<usize> =
@@ -234,13 +242,14 @@ impl Session {
         let mut blocks = ready;
         for run in lacking.chunk_by(|a, b| a + 1 == *b) {
             let run = run[0]..run[0] + run.len();
-            blocks.extend(run.clone().zip(self.state().export_blocks(backend, run)?));
+            let made = self.state().export_blocks(backend, run.clone(), &mut |n| room.take(n))?;
+            blocks.extend(run.zip(made));
         }
         blocks.sort_by_key(|(block, _)| *block);
-        let mut bytes = self.state().export_checkpoint(backend)?;
+        let mut bytes = self.state().export_checkpoint(backend, &mut |n| room.take(n))?;
         let has_logits = self.logits_at == position;
         if has_logits {
-            bytes.extend(self.logits.iter().flat_map(|logit| logit.to_le_bytes()));
+            self.logits.iter().for_each(|logit| bytes.extend_from_slice(&logit.to_le_bytes()));
         }
         let text = engine.text_of(tokens);
         Ok(engine.store.insert(tokens, blocks, Checkpoint { bytes, has_logits, text }))
@@ -260,9 +269,26 @@ impl Session {
         }
         let room = READY_MAX.saturating_sub(self.ready.len()).min(blocks.len());
         let blocks = blocks.start..blocks.start + room;
-        let bytes = self.state().export_blocks(engine.backend.as_mut(), blocks.clone())?;
-        self.ready.extend(blocks.zip(bytes));
+        let mut room = std::mem::take(&mut self.room);
+        let state = self.state();
+        let made =
+            state.export_blocks(engine.backend.as_mut(), blocks.clone(), &mut |n| room.take(n));
+        self.room = room;
+        self.ready.extend(blocks.zip(made?));
         Ok(())
+    }
+
+    /// Before steps that go to a position: begins to lay out memory for copies of what they make.
+    pub(crate) fn make_room(&mut self, engine: &mut Engine, end: usize) {
+        let begin = self.position();
+        let is_far = end.saturating_sub(begin) >= ROLLBACK_ROWS;
+        if !is_far || engine.current_store().is_off() || !self.is_shareable(engine) {
+            return;
+        }
+        let blocks = (end / BLOCK_TOKENS - begin / BLOCK_TOKENS).min(ROOM_MAX);
+        let (block, state) = (self.state().block_bytes(), self.state());
+        let rest = state.checkpoint_bytes(end) + 4 * engine.model.shape().vocabulary;
+        self.room.lay_out(std::iter::repeat_n(block, blocks).chain([rest]));
     }
 
     /// Begins to put back what is stored of these tokens; for a session without any.
@@ -508,6 +534,7 @@ impl Session {
             let wanted = if end == total { LogitsFor::Last } else { LogitsFor::None };
             let tokens = self.timeline[position..end].to_vec();
             let was_restored = self.restored.is_some();
+            self.make_room(engine, total.min(mark));
             let output = match self.step(engine, &tokens, wanted, LogitsFor::None) {
                 Err(_) if was_restored => {
                     begin = self.position();

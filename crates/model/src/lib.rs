@@ -29,7 +29,8 @@ mod steering;
 pub mod testing;
 
 pub use deepseek_v4::{
-    BLOCK_TOKENS, Followed, Model, Pipeline, Shape, Sharing, Stages, State, Wire, balanced_stages,
+    BLOCK_TOKENS, Followed, Model, Pipeline, Room, Shape, Sharing, Stages, State, Wire,
+    balanced_stages,
 };
 pub use error::{Blame, Error};
 pub use fingerprint::Fingerprint;

@@ -134,17 +134,13 @@ pub(crate) trait Driver: Send {
     }
     /// Copies from the device; waits for everything before.
     fn download(&mut self, from: Address, bytes: &mut [u8]) -> Result<(), Error>;
-    /// The same of many ranges, given in their order with their number, a long one in parts.
-    fn download_each(
-        &mut self,
-        ranges: &[(Address, usize)],
-        take: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), Error> {
-        let mut all = Vec::new();
-        for (index, (from, bytes)) in ranges.iter().enumerate() {
-            all.resize(*bytes, 0);
-            self.download(*from, &mut all)?;
-            take(index, &all);
+    /// The same of many ranges, each cut to the places that are given with it.
+    fn download_all(&mut self, ranges: Vec<(Address, Vec<&mut [u8]>)>) -> Result<(), Error> {
+        for (mut from, places) in ranges {
+            for place in places {
+                self.download(from, place)?;
+                from = from.offset(place.len() as u64);
+            }
         }
         Ok(())
     }

@@ -694,18 +694,15 @@ impl Backend for Gpu {
         exchange::look(self)
     }
 
-    fn read_each(
-        &mut self,
-        runs: &[(Buffer, usize, usize)],
-        take: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), Error> {
-        let place = |(from, offset, len): &(Buffer, usize, usize)| {
-            Ok((self.store.raw("read", *from, *offset, *len)?, *len))
-        };
-        let places: Vec<_> = runs.iter().map(place).collect::<Result<_, Error>>()?;
+    fn read_all(&mut self, runs: Vec<ReadRun<'_>>) -> Result<(), Error> {
+        let mut ranges = Vec::with_capacity(runs.len());
+        for ReadRun { from, offset, into } in runs {
+            let bytes = into.iter().map(|place| place.len()).sum();
+            ranges.push((self.store.raw("read", from, offset, bytes)?, into));
+        }
         let _waiting = exchange::waiting(self);
         self.flush()?;
-        self.driver.download_each(&places, take)?;
+        self.driver.download_all(ranges)?;
         exchange::look(self)
     }
 

@@ -166,6 +166,12 @@ fn rows_of(work: &[Work<'_, Session>]) -> (Step, Vec<usize>) {
     (Step { tokens, spans }, wanted)
 }
 
+fn make_room(engine: &mut Engine, work: &mut [Work<'_, Session>]) {
+    for Work { session, tokens, .. } in work {
+        session.make_room(engine, session.position() + tokens.len());
+    }
+}
+
 /// After a step that failed: every session is where it can go on from.
 fn roll_back(work: &mut [Work<'_, Session>]) {
     for item in work {
@@ -241,6 +247,7 @@ impl Source for Engine {
     }
 
     fn step(&mut self, work: &mut [Work<'_, Session>]) -> Result<Vec<f32>, Error> {
+        make_room(self, work);
         let (step, wanted) = rows_of(work);
         let mut states: Vec<&mut State> =
             work.iter_mut().map(|item| item.session.state_mut()).collect();
@@ -260,6 +267,7 @@ impl Source for Engine {
         work: &mut [Work<'_, Session>],
         draws: &[Draw],
     ) -> Result<Made, Error> {
+        make_room(self, work);
         let (step, wanted) = rows_of(work);
         let mut states: Vec<&mut State> =
             work.iter_mut().map(|item| item.session.state_mut()).collect();

@@ -62,7 +62,7 @@ pub use part::rank_plan;
 pub use pipeline::Pipeline;
 pub use shape::Shape;
 pub use stages::{STAGES_MAX, Stages, balanced_stages, stage_plan};
-pub use state::{BLOCK_TOKENS, CHAIN_MAX, State};
+pub use state::{BLOCK_TOKENS, CHAIN_MAX, Room, State};
 pub use weights::{Cut, Field, Kind, Place, TensorSpec, drafter_specs, spark_specs, tensor_specs};
 
 use crate::steering::Steering;

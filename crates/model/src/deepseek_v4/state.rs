@@ -32,7 +32,7 @@ use super::scratch::For;
 use super::shape::Shape;
 use super::weights::parts;
 use crate::{Error, Fingerprint, Options, PlanLine, RowStorage};
-use ironstar_device::{Arena, Backend, Buffer, CompressState, Element, ROLLBACK_ROWS};
+use ironstar_device::{Arena, Backend, Buffer, CompressState, Element, ROLLBACK_ROWS, ReadRun};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -304,6 +304,9 @@ pub(super) fn plan(
     lines
 }
 
+/// Gives places of so many bytes, with whatever in them, for copies of a state.
+pub type Room<'a> = &'a mut dyn FnMut(usize) -> Vec<u8>;
+
 /// A run of live elements.
 struct Piece {
     /// The node that has them.
@@ -330,6 +333,11 @@ impl Pieces {
 impl Piece {
     fn bytes(&self) -> usize {
         self.len * self.buffer.element.bytes()
+    }
+
+    /// As a backend reads it.
+    fn run<'b>(&self, into: Vec<&'b mut [u8]>) -> ReadRun<'b> {
+        ReadRun { from: self.buffer, offset: self.offset, into }
     }
 }
 
@@ -566,17 +574,36 @@ impl State {
         &self,
         backend: &mut dyn Backend,
         blocks: Range<usize>,
+        room: Room<'_>,
     ) -> Result<Vec<Vec<u8>>, Error> {
         if blocks.end > self.position / BLOCK_TOKENS {
             let (wanted, highest) = (blocks.end.saturating_mul(BLOCK_TOKENS), self.position);
             return Err(Error::Rewind { wanted, lowest: 0, highest });
         }
-        self.read_blocks(backend, blocks)
+        self.read_blocks(backend, blocks, room)
+    }
+
+    /// Bytes of a block.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        bytes_of(&self.block_pieces(0..1))
     }
 
     /// What the position needs beside the rows of whole blocks before it.
-    pub fn export_checkpoint(&self, backend: &mut dyn Backend) -> Result<Vec<u8>, Error> {
-        self.read_part(backend, Part::Checkpoint(self.position), 0)
+    pub fn export_checkpoint(
+        &self,
+        backend: &mut dyn Backend,
+        room: Room<'_>,
+    ) -> Result<Vec<u8>, Error> {
+        let mut bytes = room(self.checkpoint_bytes(self.position));
+        self.read_part(backend, Part::Checkpoint(self.position), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Bytes of a checkpoint at a position.
+    #[must_use]
+    pub fn checkpoint_bytes(&self, position: usize) -> usize {
+        bytes_of(&self.pieces_of(Part::Checkpoint(position)))
     }
 
     /// Puts a block's rows in their place. Live rows must be those of the same tokens; the position
@@ -620,7 +647,9 @@ impl State {
 
     /// The live bytes, with a header that says what they belong to.
     pub fn save(&self, backend: &mut dyn Backend) -> Result<Vec<u8>, Error> {
-        let mut bytes = self.read_part(backend, Part::Whole(self.position), HEADER_BYTES)?;
+        let part = Part::Whole(self.position);
+        let mut bytes = vec![0; HEADER_BYTES + bytes_of(&self.pieces_of(part))];
+        self.read_part(backend, part, &mut bytes[HEADER_BYTES..])?;
         let header = self.header(self.position, &bytes[HEADER_BYTES..]);
         bytes[..HEADER_BYTES].copy_from_slice(&header);
         Ok(bytes)
@@ -747,22 +776,23 @@ fn row_pieces(
     }
 }
 
-/// Bytes of the pieces, one behind the other, after so many zeros.
+/// Reads the pieces, one behind the other, into as many bytes.
 fn read_pieces(
     backend: &mut dyn Backend,
     pieces: &[Piece],
-    header_bytes: usize,
-) -> Result<Vec<u8>, Error> {
-    let total: usize = pieces.iter().map(Piece::bytes).sum();
-    let mut bytes = vec![0; header_bytes];
-    bytes.reserve_exact(total);
-    backend.read_each(&runs(pieces), &mut |_, part| bytes.extend_from_slice(part))?;
-    Ok(bytes)
+    mut into: &mut [u8],
+) -> Result<(), Error> {
+    let runs = pieces.iter().map(|piece| piece.run(vec![cut(&mut into, piece.bytes())])).collect();
+    Ok(backend.read_all(runs)?)
 }
 
-/// Pieces as a backend reads them.
-fn runs(pieces: &[Piece]) -> Vec<(Buffer, usize, usize)> {
-    pieces.iter().map(|piece| (piece.buffer, piece.offset, piece.bytes())).collect()
+fn bytes_of(pieces: &[Piece]) -> usize {
+    pieces.iter().map(Piece::bytes).sum()
+}
+
+/// The first bytes of a rest, which loses them.
+fn cut<'b>(rest: &mut &'b mut [u8], bytes: usize) -> &'b mut [u8] {
+    rest.split_off_mut(..bytes).expect("there is room for all pieces")
 }
 
 /// Nothing is written unless all bytes have their place.

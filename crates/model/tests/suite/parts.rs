@@ -1,7 +1,7 @@
 //! A state taken apart into blocks and a checkpoint, and put together again, is the same state.
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-use crate::common::{default_mode, exact};
+use crate::common::{default_mode, exact, room};
 use ironstar_device::{Cpu, CpuConfig};
 use ironstar_model::testing::Tiny;
 use ironstar_model::{BLOCK_TOKENS, Error, LogitsFor, Model, Options, State, Step};
@@ -55,12 +55,12 @@ impl Bench {
     /// Blocks and checkpoint of a state.
     fn take_apart(&mut self, state: &State) -> (Vec<Vec<u8>>, Vec<u8>) {
         let count = state.position() / BLOCK_TOKENS;
-        let blocks = state.export_blocks(&mut self.cpu, 0..count).unwrap();
+        let blocks = state.export_blocks(&mut self.cpu, 0..count, &mut room).unwrap();
         for (block, together) in blocks.iter().enumerate() {
-            let alone = state.export_blocks(&mut self.cpu, block..block + 1).unwrap();
+            let alone = state.export_blocks(&mut self.cpu, block..block + 1, &mut room).unwrap();
             assert!(alone[..] == [together.clone()], "block {block}");
         }
-        (blocks, state.export_checkpoint(&mut self.cpu).unwrap())
+        (blocks, state.export_checkpoint(&mut self.cpu, &mut room).unwrap())
     }
 }
 
@@ -135,7 +135,7 @@ fn wrong_parts_are_refused_and_change_nothing() {
         let error = state.import_checkpoint(&mut bench.cpu, position, bytes).unwrap_err();
         assert!(matches!(error, Error::Saved { .. }), "{error}");
     }
-    assert!(state.export_blocks(&mut bench.cpu, 1..3).is_err(), "not closed yet");
+    assert!(state.export_blocks(&mut bench.cpu, 1..3, &mut room).is_err(), "not closed yet");
     assert!(state.save(&mut bench.cpu).unwrap() == whole);
 }
 

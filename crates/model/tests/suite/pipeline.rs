@@ -1,7 +1,7 @@
 //! Nodes of a pipeline give the bits of one machine, through everything that a session may go
 //! through, and go on after one of them was lost. Here they are threads of this process.
 
-use crate::common::{Rows, Runner, default_mode, exact, same_bits};
+use crate::common::{Rows, Runner, default_mode, exact, room, same_bits};
 use crate::one_answer::{Case, act, live_on, quantised};
 use crate::ranks::{in_common, wide};
 use ironstar_device::{
@@ -178,8 +178,8 @@ fn a_state_moves_between_any_numbers_of_nodes() {
     let at = 200;
     let parts = |runner: &mut Runner| {
         runner.step(&case.tokens[..at]);
-        let block = runner.state.export_blocks(&mut runner.cpu, 0..1).unwrap().remove(0);
-        let checkpoint = runner.state.export_checkpoint(&mut runner.cpu).unwrap();
+        let block = runner.state.export_blocks(&mut runner.cpu, 0..1, &mut room).unwrap().remove(0);
+        let checkpoint = runner.state.export_checkpoint(&mut runner.cpu, &mut room).unwrap();
         (runner.saved(), block, checkpoint)
     };
     let three = on_nodes(case, "0,1,2", Wire::F32, parts);

@@ -342,16 +342,12 @@ impl Driver for Cuda {
         self.waited()
     }
 
-    fn download_each(
-        &mut self,
-        ranges: &[(Address, usize)],
-        take: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), Error> {
+    fn download_all(&mut self, ranges: Vec<(Address, Vec<&mut [u8]>)>) -> Result<(), Error> {
         self.outside_capture("download")?;
-        for (from, bytes) in ranges {
-            self.inside("download", *from, *bytes)?;
+        for (from, places) in &ranges {
+            self.inside("download", *from, places.iter().map(|place| place.len()).sum())?;
         }
-        self.staging.download_each(&self.context, &self.main, ranges, take)?;
+        self.staging.download_all(&self.context, &self.main, ranges)?;
         self.waited()
     }
 

@@ -9,6 +9,7 @@ use super::super::driver::{Address, Fill};
 use super::context::{Context, Event, Pinned, Stream};
 use crate::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes of a small slot, and so the largest upload that is small.
 const SMALL_BYTES: usize = 64 << 10;
@@ -21,10 +22,10 @@ const LANES_MAX: usize = 8;
 /// Pieces of a thread that may be on their way at once.
 const LANE_SLOTS: usize = 2;
 
-/// Slots of large downloads, which are as large as pieces.
-const DOWN_SLOTS: usize = 2;
-/// What parts of a slot begin at a multiple of.
-const PART_ALIGN: usize = 64;
+/// Bytes of a load of a large download, no more than a piece's: its lanes have so many at once.
+const LOAD_BYTES: usize = 1 << 20;
+/// What ranges begin at a multiple of in a load.
+const RANGE_ALIGN: usize = 64;
 
 /// Pinned memory, and when it may be used again.
 struct Slot {
@@ -85,17 +86,42 @@ impl Lane {
         }
         self.stream.record(&self.sent)
     }
+
+    /// Fetches loads, and lays them down, until none is left.
+    fn receive(
+        &self,
+        context: &Context,
+        before: &Event,
+        loads: &Mutex<std::vec::IntoIter<Load<'_>>>,
+    ) -> Result<(), Error> {
+        context.enter()?;
+        self.stream.after(before)?;
+        let slot = &self.slots[0];
+        loop {
+            let next = loads.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(load) = next else { return Ok(()) };
+            slot.sent.wait()?;
+            for copy in &load.copies {
+                // SAFETY: the ranges are the caller's allocations; the slot's last use was waited
+                // for, and this one is read after the wait below.
+                unsafe { self.stream.copy_out(copy.from, (&slot.memory, copy.at), copy.bytes) }?;
+            }
+            self.stream.record(&slot.sent)?;
+            slot.sent.wait()?;
+            for (at, place) in load.places {
+                place.copy_from_slice(&slot.memory.read()[at..][..place.len()]);
+            }
+        }
+    }
 }
 
 /// All pinned memory of a driver.
 pub(super) struct Staging {
     small: Vec<Slot>,
     next_small: usize,
-    /// Made at the first large upload.
+    /// Made as large copies want them.
     lanes: Vec<Lane>,
-    /// Made at the first large download.
-    down: Vec<Slot>,
-    /// Where the main stream was when a large upload began.
+    /// Where the main stream was when a large copy began.
     before: Event,
 }
 
@@ -103,8 +129,7 @@ impl Staging {
     pub(super) fn new(context: &Context) -> Result<Staging, Error> {
         let small = (0..SMALL_SLOTS).map(|_| Slot::new(context, SMALL_BYTES));
         let small = small.collect::<Result<_, _>>()?;
-        let (lanes, down, before) = (Vec::new(), Vec::new(), context.event(false)?);
-        Ok(Staging { small, next_small: 0, lanes, down, before })
+        Ok(Staging { small, next_small: 0, lanes: Vec::new(), before: context.event(false)? })
     }
 
     /// Copies to device memory, after everything on the main stream and before what follows.
@@ -120,32 +145,11 @@ impl Staging {
             self.next_small = (self.next_small + 1) % SMALL_SLOTS;
             return slot.send(main, (to, bytes), |to| fill(0, to));
         }
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let wanted = threads.min(LANES_MAX).min(bytes.div_ceil(PIECE_BYTES));
-        while self.lanes.len() < wanted {
-            self.lanes.push(Lane::new(context)?);
-        }
-        main.record(&self.before)?;
-        let (next, before) = (AtomicUsize::new(0), &self.before);
-        let lanes = &mut self.lanes[..wanted];
-        let results: Vec<Result<(), Error>> = match lanes {
-            [lane] => vec![lane.send(context, before, (to, bytes), fill, &next)],
-            lanes => std::thread::scope(|scope| {
-                let running: Vec<_> = lanes
-                    .iter_mut()
-                    .map(|lane| {
-                        let next = &next;
-                        scope.spawn(move || lane.send(context, before, (to, bytes), fill, next))
-                    })
-                    .collect();
-                running
-                    .into_iter()
-                    .map(|thread| thread.join().expect("a lane returns its errors"))
-                    .collect()
-            }),
-        };
-        results.into_iter().collect::<Result<(), Error>>()?;
-        for lane in &self.lanes[..wanted] {
+        let next = AtomicUsize::new(0);
+        let work =
+            |lane: &mut Lane, before: &Event| lane.send(context, before, (to, bytes), fill, &next);
+        let lanes = self.in_lanes(context, main, bytes.div_ceil(PIECE_BYTES), &work)?;
+        for lane in lanes {
             main.after(&lane.sent)?;
         }
         Ok(())
@@ -160,11 +164,7 @@ impl Staging {
         bytes: &mut [u8],
     ) -> Result<(), Error> {
         if bytes.len() > SMALL_BYTES {
-            let (whole, mut at) = ([(Address(from), bytes.len())], 0);
-            return self.download_each(context, main, &whole, &mut |_, part| {
-                bytes[at..at + part.len()].copy_from_slice(part);
-                at += part.len();
-            });
+            return self.download_all(context, main, vec![(Address(from), vec![bytes])]);
         }
         self.next_small = (self.next_small + 1) % SMALL_SLOTS;
         let slot = &self.small[self.next_small];
@@ -176,66 +176,92 @@ impl Staging {
         Ok(())
     }
 
-    /// Copies many ranges, as many at once as a slot has room for; while those of one slot are
-    /// given out, the next ones come to the other.
-    pub(super) fn download_each(
+    /// Copies many ranges through pinned memory, each cut to its places.
+    pub(super) fn download_all(
         &mut self,
         context: &Context,
         main: &Stream,
-        ranges: &[(Address, usize)],
-        take: &mut dyn FnMut(usize, &[u8]),
+        ranges: Vec<(Address, Vec<&mut [u8]>)>,
     ) -> Result<(), Error> {
-        while self.down.len() < DOWN_SLOTS {
-            self.down.push(Slot::new(context, PIECE_BYTES)?);
-        }
         let loads = loads(ranges);
-        for turn in 0..=loads.len() {
-            if let Some(load) = loads.get(turn) {
-                let slot = &self.down[turn % DOWN_SLOTS];
-                for part in load {
-                    // SAFETY: the ranges are the caller's allocations; the slot's last load was
-                    // waited for, and this one is read after the wait below.
-                    unsafe { main.copy_out(part.from, (&slot.memory, part.at), part.bytes) }?;
-                }
-                main.record(&slot.sent)?;
-            }
-            let Some(before) = turn.checked_sub(1) else { continue };
-            let slot = &self.down[before % DOWN_SLOTS];
-            slot.sent.wait()?;
-            for part in &loads[before] {
-                take(part.range, &slot.memory.read()[part.at..][..part.bytes]);
-            }
+        let (count, loads) = (loads.len(), Mutex::new(loads.into_iter()));
+        let work = |lane: &mut Lane, before: &Event| lane.receive(context, before, &loads);
+        self.in_lanes(context, main, count, &work).map(drop)
+    }
+
+    /// Gives work to as many lanes as there are shares of it, and gives them back when all is done.
+    /// What they send is after everything on the main stream.
+    fn in_lanes(
+        &mut self,
+        context: &Context,
+        main: &Stream,
+        shares: usize,
+        work: &(dyn Fn(&mut Lane, &Event) -> Result<(), Error> + Sync),
+    ) -> Result<&[Lane], Error> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let wanted = threads.min(LANES_MAX).min(shares);
+        while self.lanes.len() < wanted {
+            self.lanes.push(Lane::new(context)?);
         }
-        Ok(())
+        main.record(&self.before)?;
+        let before = &self.before;
+        match &mut self.lanes[..wanted] {
+            [lane] => work(lane, before)?,
+            lanes => std::thread::scope(|scope| {
+                let start = |lane| scope.spawn(move || work(lane, before));
+                let running: Vec<_> = lanes.iter_mut().map(start).collect();
+                // All of them end before the first error is told.
+                let ended: Vec<Result<(), Error>> = running
+                    .into_iter()
+                    .map(|thread| thread.join().expect("a lane returns its errors"))
+                    .collect();
+                ended.into_iter().collect::<Result<(), Error>>()
+            })?,
+        }
+        Ok(&self.lanes[..wanted])
     }
 }
 
-/// A part of a range, and where it comes to in a slot.
+/// Bytes that come in one go.
 #[derive(Debug, PartialEq, Eq)]
-struct Part {
-    range: usize,
+struct Copy {
     from: u64,
     at: usize,
     bytes: usize,
 }
 
-/// Ranges cut into loads of a slot, in their order.
-fn loads(ranges: &[(Address, usize)]) -> Vec<Vec<Part>> {
-    let (mut loads, mut load, mut at) = (Vec::new(), Vec::new(), 0);
-    for (range, (from, bytes)) in ranges.iter().enumerate() {
-        let mut done = 0;
-        while done < *bytes {
-            if at == PIECE_BYTES {
-                loads.push(std::mem::take(&mut load));
-                at = 0;
+/// What a slot takes: where it comes from, and where it goes.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Load<'b> {
+    copies: Vec<Copy>,
+    places: Vec<(usize, &'b mut [u8])>,
+}
+
+/// Ranges cut into loads, in their order.
+fn loads(ranges: Vec<(Address, Vec<&mut [u8]>)>) -> Vec<Load<'_>> {
+    let (mut loads, mut load, mut at) = (Vec::new(), Load::default(), 0usize);
+    for (Address(mut from), places) in ranges {
+        at = at.next_multiple_of(RANGE_ALIGN);
+        // Whether what comes next goes on where the last copy ends.
+        let mut is_open = false;
+        for mut place in places {
+            while !place.is_empty() {
+                if at == LOAD_BYTES {
+                    loads.push(std::mem::take(&mut load));
+                    (at, is_open) = (0, false);
+                }
+                let own = place.split_off_mut(..place.len().min(LOAD_BYTES - at)).expect("so much");
+                let bytes = own.len();
+                match load.copies.last_mut() {
+                    Some(last) if is_open => last.bytes += bytes,
+                    _ => load.copies.push(Copy { from, at, bytes }),
+                }
+                load.places.push((at, own));
+                (from, at, is_open) = (from + bytes as u64, at + bytes, true);
             }
-            let now = (bytes - done).min(PIECE_BYTES - at);
-            load.push(Part { range, from: from.0 + done as u64, at, bytes: now });
-            done += now;
-            at = (at + now).next_multiple_of(PART_ALIGN);
         }
     }
-    loads.extend((!load.is_empty()).then_some(load));
+    loads.extend((!load.copies.is_empty()).then_some(load));
     loads
 }
 
@@ -245,16 +271,36 @@ mod tests {
 
     #[test]
     fn ranges_are_cut_into_loads() {
-        let part = |range, from: usize, at, bytes| Part { range, from: from as u64, at, bytes };
-        let most = PIECE_BYTES;
-        let ranges = [(Address(0), 5), (Address(100), most), (Address(9), 0), (Address(50), 3)];
-        let first = most - PART_ALIGN;
-        let wanted = vec![
-            vec![part(0, 0, 0, 5), part(1, 100, PART_ALIGN, first)],
-            vec![part(1, 100 + first, 0, PART_ALIGN), part(3, 50, PART_ALIGN, 3)],
+        let most = LOAD_BYTES;
+        let mut room = vec![0; most + 100];
+        let mut rest = &mut room[..];
+        let mut place = |bytes: usize| rest.split_off_mut(..bytes).expect("there is room");
+        let ranges = vec![
+            (Address(0), vec![place(5), place(0), place(2)]),
+            (Address(100), vec![place(most)]),
+            (Address(9), vec![place(0)]),
+            (Address(50), vec![place(3)]),
         ];
-        assert_eq!(loads(&ranges), wanted);
-        assert_eq!(loads(&[(Address(7), most)]), [[part(0, 7, 0, most)]]);
-        assert!(loads(&[]).is_empty());
+        let found = loads(ranges);
+        let copies: Vec<Vec<_>> = found
+            .iter()
+            .map(|load| load.copies.iter().map(|c| (c.from, c.at, c.bytes)).collect())
+            .collect();
+        let first = most - RANGE_ALIGN;
+        let rest = 100 + first as u64;
+        assert_eq!(
+            copies,
+            [
+                [(0, 0, 7), (100, RANGE_ALIGN, first)],
+                [(rest, 0, RANGE_ALIGN), (50, RANGE_ALIGN, 3)]
+            ]
+        );
+        let places: Vec<Vec<_>> = found
+            .iter()
+            .map(|load| load.places.iter().map(|(at, place)| (*at, place.len())).collect())
+            .collect();
+        assert_eq!(places[0], [(0, 5), (5, 2), (RANGE_ALIGN, first)]);
+        assert_eq!(places[1], [(0, RANGE_ALIGN), (RANGE_ALIGN, 3)]);
+        assert!(loads(vec![]).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Parts of a state in and out, wherever they are: here, or on the other nodes of a pipeline, which
 //! have the layers that this one has not. The bytes are those of one machine, whatever the cut.
 
-use super::{BLOCK_TOKENS, Part, Piece, State, read_pieces, runs, write_pieces};
+use super::{BLOCK_TOKENS, Part, Piece, Room, State, bytes_of, cut, read_pieces, write_pieces};
 use crate::Error;
 use crate::deepseek_v4::pipeline::Pipe;
 use ironstar_device::Backend;
@@ -31,32 +31,28 @@ impl State {
         }
     }
 
-    /// Bytes of a part behind so many zeros, those of other nodes between this one's.
+    /// Reads a part into as many bytes, those of other nodes between this one's.
     pub(super) fn read_part(
         &self,
         backend: &mut dyn Backend,
         part: Part,
-        header_bytes: usize,
-    ) -> Result<Vec<u8>, Error> {
+        mut into: &mut [u8],
+    ) -> Result<(), Error> {
         let pieces = self.pieces_of(part);
-        let Some(pipe) = self.led() else { return read_pieces(backend, &pieces, header_bytes) };
+        let Some(pipe) = self.led() else { return read_pieces(backend, &pieces, into) };
         let away = pipe.save(self, &self.kept.meeting(), part, &sizes(&pieces, pipe))?;
         let mut rests: Vec<&[u8]> = away.iter().map(Vec::as_slice).collect();
-        let total: usize = pieces.iter().map(Piece::bytes).sum();
-        let mut bytes = vec![0; header_bytes];
-        bytes.reserve(total);
         for piece in &pieces {
-            let (at, size) = (bytes.len(), piece.bytes());
+            let place = cut(&mut into, piece.bytes());
             if piece.stage == pipe.stage {
-                bytes.resize(at + size, 0);
-                backend.read(piece.buffer, piece.offset, &mut bytes[at..])?;
+                backend.read(piece.buffer, piece.offset, place)?;
             } else {
-                let (now, later) = rests[piece.stage].split_at(size);
-                bytes.extend_from_slice(now);
+                let (now, later) = rests[piece.stage].split_at(place.len());
+                place.copy_from_slice(now);
                 rests[piece.stage] = later;
             }
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// Bytes of blocks, each as [`State::read_part`] gives them.
@@ -64,29 +60,24 @@ impl State {
         &self,
         backend: &mut dyn Backend,
         blocks: Range<usize>,
+        room: Room<'_>,
     ) -> Result<Vec<Vec<u8>>, Error> {
+        let total = self.block_bytes();
+        let mut all: Vec<Vec<u8>> = blocks.clone().map(|_| room(total)).collect();
         if self.led().is_some() {
-            return blocks.map(|block| self.read_part(backend, Part::Block(block), 0)).collect();
+            for (block, bytes) in blocks.zip(&mut all) {
+                self.read_part(backend, Part::Block(block), bytes)?;
+            }
+            return Ok(all);
         }
         let (count, pieces) = (blocks.len(), self.block_pieces(blocks));
+        let mut rests: Vec<&mut [u8]> = all.iter_mut().map(Vec::as_mut_slice).collect();
         // Every piece has as many bytes of each block.
-        let each: Vec<usize> = pieces.iter().map(|piece| piece.bytes() / count).collect();
-        let mut all = vec![Vec::with_capacity(each.iter().sum()); count];
-        let (mut now, mut block, mut missing) = (usize::MAX, 0, 0);
-        backend.read_each(&runs(&pieces), &mut |piece, mut part| {
-            if piece != now {
-                (now, block, missing) = (piece, 0, each[piece]);
-            }
-            while !part.is_empty() {
-                if missing == 0 {
-                    (block, missing) = (block + 1, each[piece]);
-                }
-                let (own, later) = part.split_at(part.len().min(missing));
-                all[block].extend_from_slice(own);
-                missing -= own.len();
-                part = later;
-            }
-        })?;
+        let run = |piece: &Piece| {
+            let each = piece.bytes() / count;
+            piece.run(rests.iter_mut().map(|rest| cut(rest, each)).collect())
+        };
+        backend.read_all(pieces.iter().map(run).collect())?;
         Ok(all)
     }
 
@@ -132,12 +123,15 @@ impl State {
         backend: &mut dyn Backend,
         part: Part,
     ) -> Result<Vec<u8>, Error> {
-        read_pieces(backend, &self.own(part)?, 0)
+        let pieces = self.own(part)?;
+        let mut bytes = vec![0; bytes_of(&pieces)];
+        read_pieces(backend, &pieces, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// How many they are.
     pub(in crate::deepseek_v4) fn mine_bytes(&self, part: Part) -> Result<usize, Error> {
-        Ok(self.own(part)?.iter().map(Piece::bytes).sum())
+        Ok(bytes_of(&self.own(part)?))
     }
 
     /// On a node that follows: takes this node's bytes of a part.

@@ -11,6 +11,11 @@ use std::path::PathBuf;
 /// Arrays of a safetensors file, by name.
 pub struct Fixture(HashMap<String, (Vec<usize>, Vec<u8>, String)>);
 
+/// Places for copies of a state, with something in them.
+pub fn room(bytes: usize) -> Vec<u8> {
+    vec![0xee; bytes]
+}
+
 impl Fixture {
     pub fn open(name: &str) -> Fixture {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name);
