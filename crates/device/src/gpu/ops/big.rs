@@ -23,6 +23,8 @@ const ROWS: u32 = 128;
 pub(super) const SLOTS: usize = 128;
 /// Rows of one where a multiprocessor holds several groups.
 const FLOW_ROWS: u32 = 64;
+/// Rows of a lean one.
+const LEAN_ROWS: u32 = 192;
 /// Slots of a slim one, and how many of an expert, on average, are better off there: 48 are a third
 /// faster, and 12 were not; where weights go straight to registers, fewer are too.
 const SLIM: usize = 64;
@@ -136,8 +138,8 @@ fn direct(gpu: &Gpu, format: Format, columns: usize, slots: usize) -> Option<Ker
         (Format::Iq2Xxs, false) => "direct_iq2_xxs",
         _ => return None,
     };
-    let (group, rows, together) = if lean { (128, FLOW_ROWS, 3) } else { (256, ROWS, 1) };
-    let kernel = Kernel::integers(name, group, rows, slots, together);
+    let (group, rows) = if lean { (512, LEAN_ROWS) } else { (256, ROWS) };
+    let kernel = Kernel::integers(name, group, rows, slots, 1);
     let facts = gpu.driver.facts();
     let fits = facts.signals && facts.group_bytes >= room(&kernel);
     (fits && gpu.takes(Shortcuts::DIRECT) && columns > 0 && columns.is_multiple_of(256))
