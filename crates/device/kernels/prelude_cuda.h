@@ -369,7 +369,7 @@ template <uint N> FN void matrix_settled(int* c)
 template <uint N> struct Columns {};
 FN ulong matrix_place(const uint* p, uint word, uint high)
 {
-    return (ulong)high << 32 | ((pool_address(p) + 4u * word) & 0x3ffffu) >> 4;
+    return (ulong)high << 32 | ((pool_address(p) >> 4) + (word >> 2));
 }
 // Accumulators that are changed, and those that are only written: the compiler lets products run
 // beside each other only if nothing but products writes these.

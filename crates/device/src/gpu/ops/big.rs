@@ -26,10 +26,10 @@ const FLOW_ROWS: u32 = 64;
 /// Rows of a lean one.
 const LEAN_ROWS: u32 = 192;
 /// Slots of a slim one, and how many of an expert, on average, are better off there: 48 are a third
-/// faster, and 12 were not; where weights go straight to registers, fewer are too.
+/// faster, and 12 were not; where weights go straight to registers, fewer are too, and up to 96 are.
 const SLIM: usize = 64;
 const SLIM_EACH: [usize; 2] = [32, 56];
-const LEAN_LEAST: usize = SLOTS_EACH;
+const LEAN_EACH: [usize; 2] = [SLOTS_EACH, 112];
 /// Rows of a float tile, low and tall, and `FLOATS_SLOTS` of the kernels.
 const FLOAT_ROWS: [u32; 2] = [64, 128];
 const FLOAT_SLOTS: usize = 32;
@@ -169,8 +169,7 @@ fn slim(gpu: &Gpu, format: Format, columns: usize) -> Option<Kernel> {
 /// Whether so many slots of so many experts are better off in slim tiles.
 fn slim_pays(gpu: &Gpu, slots: usize, stack: usize) -> bool {
     let lean = gpu.driver.facts().signals && gpu.takes(Shortcuts::DIRECT);
-    let [least, most] = SLIM_EACH;
-    let least = if lean { LEAN_LEAST } else { least };
+    let [least, most] = if lean { LEAN_EACH } else { SLIM_EACH };
     (least * stack..=most * stack).contains(&slots)
 }
 
