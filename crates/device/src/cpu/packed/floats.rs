@@ -5,8 +5,7 @@ use super::layout::LINE;
 use super::panel::{PANEL_ROWS, kernel_rows};
 use super::simd::Simd;
 use super::tile::{FloatFormat, Gather, Vector};
-use ironstar_quant::{SHARDS, part_blocks};
-use std::mem::MaybeUninit;
+use ironstar_quant::part_blocks;
 use std::ops::Range;
 
 /// How far ahead weights are asked for, in bytes: with so little work beside a line farther is no
@@ -150,7 +149,8 @@ unsafe fn float_shards<
         let slots = to.slots(vector, count);
         for shard in shards {
             let elements = shard_elements(columns, vector.part.shards, shard);
-            float_shard::<S, F, R, L, STRIDE>(vector, values, (elements, first), shard, slots);
+            let sums = float_shard::<S, F, R, L, STRIDE>(vector, values, (elements, first));
+            slots.put(shard, sums);
         }
         to.done(vector, count);
     }
@@ -171,9 +171,7 @@ unsafe fn float_shard<
     vector: &Vector<'_>,
     values: &[*const f32; R],
     (elements, first): (Range<usize>, bool),
-    shard: usize,
-    to: &mut [[MaybeUninit<S::F>; SHARDS]],
-) {
+) -> [S::F; R] {
     // SAFETY: the caller's promise.
     unsafe {
         // Sums of two neighbouring accumulators, of four of them in the first one's place.
@@ -204,14 +202,14 @@ unsafe fn float_shard<
                 }
             }
         }
-        // By number and written out, as in `emit`.
+        let mut sums = [S::zero(); R];
         for r in 0..R {
             let p = pairs[r];
+            // Written out: a closure would not have the instruction set.
             let (low, high) = (S::add_f32(p[0], p[1]), S::add_f32(p[2], p[3]));
-            if r < to.len() {
-                to[r][shard].write(S::add_f32(low, high));
-            }
+            sums[r] = S::add_f32(low, high);
         }
+        sums
     }
 }
 

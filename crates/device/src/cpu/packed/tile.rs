@@ -240,6 +240,9 @@ fn resident(part: &Part<'_>) -> Pass {
 fn unpacking<F: IntFormat>(part: &Part<'_>, tiles: usize) -> Option<Pass> {
     let blocks = part.plan.blocks.div_ceil(part.shards).max(1);
     let shards = (ROOM / (blocks * F::UNPACKED * tiles)).min(part.shards);
+    // Equal passes, since each asks for as many shards of the next one as it has.
+    let passes = part.shards.div_ceil(shards.max(1));
+    let shards = part.shards.div_ceil(passes).min(shards);
     let pays = part.panels.is_some() && part.inputs.len() > PANEL_ROWS && shards > 0;
     pays.then_some(Pass { shards, unpacks: true })
 }
@@ -247,13 +250,14 @@ fn unpacking<F: IntFormat>(part: &Part<'_>, tiles: usize) -> Option<Pass> {
 /// Most lanes of a vector.
 const MOST_LANES: usize = 2 * TILE_ROWS;
 
-/// Shards of the inputs of a part, until they are added.
-type Shards<S> = [[MaybeUninit<<S as Simd>::F>; SHARDS]; INPUTS];
+/// Shards of the inputs of a part until they are added, the same one of all inputs side by side: few
+/// are in use at a time, and those shall lie in few lines.
+type Shards<S> = [[MaybeUninit<<S as Simd>::F>; INPUTS]; SHARDS];
 
 /// Where the shards of inputs go, input after input.
 ///
-/// A pass over all shards of some inputs stores what comes of them at once, and the next inputs use
-/// the same memory, which stays in the first-level cache; else the shards wait for each other.
+/// The last pass over the shards of some inputs stores what comes of them. If it is the only one,
+/// the next inputs use the same memory, which stays in the first-level cache.
 pub(super) struct Gather<'a, S: Simd> {
     all: &'a mut Shards<S>,
     /// The next input of the part.
@@ -338,7 +342,7 @@ unsafe fn each_vector<S: Simd>(
     let group_rows = part.rows / part.groups;
     let Pass { shards: step, unpacks } = pass;
     assert!(part.inputs.len() <= INPUTS, "{} inputs in a part", part.inputs.len());
-    let mut scratch: Shards<S> = [[MaybeUninit::uninit(); SHARDS]; INPUTS];
+    let mut scratch: Shards<S> = [[MaybeUninit::uninit(); INPUTS]; SHARDS];
     // Once for all tiles: of short rows the borders cost as much as a block.
     let mut shard_starts = [part.plan.blocks; SHARDS + 1];
     for (shard, start) in shard_starts.iter_mut().enumerate().take(part.shards) {
@@ -374,9 +378,6 @@ unsafe fn each_vector<S: Simd>(
                         let shards = first..(first + step).min(part.shards);
                         f(&vector, Gather { all: &mut scratch, next, shards, whole, unpacks });
                     }
-                    if !whole {
-                        vector.emit_all::<S>(next, &scratch[..part.inputs.len()]);
-                    }
                 }
             }
         }
@@ -392,13 +393,11 @@ impl<S: Simd> Gather<'_, S> {
 
     /// Where the shards of the next `count` inputs go.
     #[inline(always)]
-    pub fn slots(
-        &mut self,
-        vector: &Vector<'_>,
-        count: usize,
-    ) -> &mut [[MaybeUninit<S::F>; SHARDS]] {
+    pub fn slots(&mut self, vector: &Vector<'_>, count: usize) -> Slots<S> {
         let at = if self.whole { 0 } else { self.next - vector.part.inputs.start };
-        &mut self.all[at..at + count]
+        assert!(at + count <= INPUTS, "{count} inputs from {at} on");
+        let first = self.all.as_mut_ptr().cast::<S::F>().wrapping_add(at);
+        Slots { first, count, of_plane: vector.part.shards / vector.part.sink.planes }
     }
 
     /// Goes on behind the next `count` inputs.
@@ -408,11 +407,67 @@ impl<S: Simd> Gather<'_, S> {
     /// written to their [`Gather::slots`].
     #[inline(always)]
     pub unsafe fn done(&mut self, vector: &Vector<'_>, count: usize) {
-        if self.whole {
-            // SAFETY: the caller's promise.
-            unsafe { vector.emit_all::<S>(self.next, &self.all[..count]) };
+        if self.shards.end == vector.part.shards {
+            let slots = self.slots(vector, count);
+            // SAFETY: the caller's promise; the passes before have written the other shards.
+            unsafe { vector.emit_all::<S>(self.next, &slots) };
         }
         self.next += count;
+    }
+}
+
+/// Where the shards of some inputs are, and their sums: of two neighbours of the tree in the place
+/// of the first one.
+pub(super) struct Slots<S: Simd> {
+    /// That of shard 0 of the first input.
+    first: *mut S::F,
+    /// Inputs.
+    count: usize,
+    /// Shards that a result is the sum of, a power of two.
+    of_plane: usize,
+}
+
+impl<S: Simd> Slots<S> {
+    /// The inputs from one on, of a part of `len`.
+    #[inline(always)]
+    fn part(&self, first: usize, len: usize) -> Self {
+        let start = first.min(self.count);
+        let count = len.min(self.count - start);
+        Slots { first: self.first.wrapping_add(start), count, of_plane: self.of_plane }
+    }
+
+    /// The place of a shard of an input.
+    #[inline(always)]
+    fn at(&self, shard: usize, input: usize) -> *mut S::F {
+        self.first.wrapping_add(shard * INPUTS + input)
+    }
+
+    /// Takes a shard of each input, and adds whatever parts of the tree it completes. Shards come
+    /// in order.
+    ///
+    /// # Safety
+    /// The machine has `S`; there is such a shard; those before have been taken.
+    #[inline(always)]
+    pub unsafe fn put<const R: usize>(&self, shard: usize, values: [S::F; R]) {
+        let (mut values, mut span) = (values, 1);
+        // By number: an iterator over the array would copy it to memory.
+        // SAFETY: places of shards and inputs that are there; what is read has been written.
+        unsafe {
+            while span < self.of_plane && shard & span != 0 {
+                for r in 0..R {
+                    if r < self.count {
+                        let before = self.at(shard + 1 - 2 * span, r).read();
+                        values[r] = S::add_f32(before, values[r]);
+                    }
+                }
+                span *= 2;
+            }
+            for r in 0..R {
+                if r < self.count {
+                    self.at(shard + 1 - span, r).write(values[r]);
+                }
+            }
+        }
     }
 }
 
@@ -465,78 +520,23 @@ impl Vector<'_> {
         }
     }
 
-    /// [`Vector::emit`] of some inputs from `first` on.
+    /// Stores what came of the shards of some inputs from `first` on.
     ///
     /// # Safety
-    /// As for [`Vector::emit`].
+    /// The machine has `S`; the invariants of `Part`; all shards have been taken.
     #[inline(always)]
-    unsafe fn emit_all<S: Simd>(&self, first: usize, shards: &[[MaybeUninit<S::F>; SHARDS]]) {
+    unsafe fn emit_all<S: Simd>(&self, first: usize, slots: &Slots<S>) {
+        let planes = self.part.sink.planes;
         // By number: the steps of a zipped iterator stay calls here.
-        let mut at = 0;
-        while at < shards.len() {
-            // SAFETY: the caller's promise.
-            unsafe { self.emit::<S>(first + at, &shards[at]) };
-            at += 1;
-        }
-    }
-
-    /// Stores the shards of one input.
-    ///
-    /// # Safety
-    /// The machine has `S`; the invariants of `Part`; all shards have been written.
-    #[inline(always)]
-    unsafe fn emit<S: Simd>(&self, input: usize, shards: &[MaybeUninit<S::F>; SHARDS]) {
-        let (sink, at) = (&self.part.sink, input * self.part.groups + self.group);
-        if self.part.shards != SHARDS {
-            // SAFETY: the caller's promise.
-            return unsafe { self.emit_part::<S>(input, shards) };
-        }
-        // SAFETY: the machine has `S`; `put` gets planes that the sink has; the shards are there.
-        unsafe {
-            let s = shards.as_ptr().cast::<[S::F; SHARDS]>().read();
-            // Written out: a closure would not have the instruction set, so that its calls stay
-            // calls.
-            let low = S::add_f32(S::add_f32(s[0], s[1]), S::add_f32(s[2], s[3]));
-            let high = S::add_f32(S::add_f32(s[4], s[5]), S::add_f32(s[6], s[7]));
-            match sink.planes {
-                1 => self.put::<S>(at, 0, S::add_f32(low, high)),
-                2 => {
-                    self.put::<S>(at, 0, low);
-                    self.put::<S>(at, 1, high);
-                }
-                _ => {
-                    for (plane, shard) in s.into_iter().enumerate() {
-                        self.put::<S>(at, plane, shard);
-                    }
-                }
+        let mut input = 0;
+        while input < slots.count {
+            let (at, mut plane) = ((first + input) * self.part.groups + self.group, 0);
+            while plane < planes {
+                // SAFETY: the machine has `S`; the sink has the plane; its sum is there.
+                unsafe { self.put::<S>(at, plane, slots.at(plane * slots.of_plane, input).read()) }
+                plane += 1;
             }
-        }
-    }
-
-    /// [`Vector::emit`] for a part of the eight shards: their subtree, or each of them.
-    ///
-    /// # Safety
-    /// As for [`Vector::emit`]; the first `shards` have been written.
-    #[inline(always)]
-    unsafe fn emit_part<S: Simd>(&self, input: usize, shards: &[MaybeUninit<S::F>; SHARDS]) {
-        let (count, at) = (self.part.shards, input * self.part.groups + self.group);
-        // SAFETY: the machine has `S`.
-        let mut s = [unsafe { S::zero() }; SHARDS];
-        for (s, shard) in s.iter_mut().zip(shards).take(count) {
-            // SAFETY: written, by the caller's promise.
-            *s = unsafe { shard.assume_init_read() };
-        }
-        // SAFETY: the machine has `S`; `put` gets planes that the sink has.
-        unsafe {
-            if self.part.sink.planes == count {
-                for (plane, shard) in s.into_iter().enumerate().take(count) {
-                    self.put::<S>(at, plane, shard);
-                }
-                return;
-            }
-            let pair = S::add_f32(s[0], s[1]);
-            let sum = if count == 2 { pair } else { S::add_f32(pair, S::add_f32(s[2], s[3])) };
-            self.put::<S>(at, 0, sum);
+            input += 1;
         }
     }
 
@@ -781,7 +781,7 @@ unsafe fn int_panel<S: Simd, F: IntFormat, const R: usize, const H: usize, const
         if U {
             for part in 0..R / H {
                 let rows = columns::<H>(from, part * H);
-                let slots = &mut slots[(part * H).min(count)..count.min((part + 1) * H)];
+                let slots = slots.part(part * H, H);
                 // Each part asks for another tile, if there are as many.
                 let asks = (panel, part);
                 unpacked_shards::<S, F, H, R>(
@@ -824,7 +824,7 @@ unsafe fn unpacked_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: u
     (panel, tile): (usize, usize),
     shards: Range<usize>,
     room: *const S::I,
-    to: &mut [[MaybeUninit<S::F>; SHARDS]],
+    to: Slots<S>,
 ) {
     let (start, end) = (vector.shard_starts[shards.start], vector.shard_starts[shards.end]);
     let next = vector.next_pass::<S, F>(start..end, panel, tile);
@@ -842,12 +842,7 @@ unsafe fn unpacked_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: u
                 let from = room.add((block - start) * F::UNPACKED);
                 F::unpacked_step::<S, R, STRIDE>(from, x, &mut acc);
             }
-            // By number: an iterator over the array would copy it to memory.
-            for r in 0..R {
-                if r < to.len() {
-                    to[r][shard].write(acc[r]);
-                }
-            }
+            to.put(shard, acc);
         }
     }
 }
@@ -894,7 +889,7 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
     record: usize,
     first: bool,
     shards: Range<usize>,
-    to: &mut [[MaybeUninit<S::F>; SHARDS]],
+    to: Slots<S>,
 ) {
     let mut walk = Walk::<F>::new(vector, 0, vector.shard_starts[shards.start]);
     // Later rows ask for what is there.
@@ -913,12 +908,7 @@ unsafe fn int_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: usize>
                 }
                 F::step::<S, R, STRIDE>(fields, due, x, &mut acc);
             }
-            // By number: an iterator over the array would copy it to memory.
-            for r in 0..R {
-                if r < to.len() {
-                    to[r][shard].write(acc[r]);
-                }
-            }
+            to.put(shard, acc);
         }
     }
 }

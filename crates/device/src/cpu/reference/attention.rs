@@ -230,9 +230,14 @@ impl<V: Wide, const H: usize, const D: usize> RowsOfHeads<'_, V, H, D> {
         let Bench { window, start, tile, q, mixed, scores } = bench;
         let window = &window[(keys.window - *start) * padded..];
         let from = &plan.q[(row * plan.heads + first) * width..][..block * width];
-        for (q, from) in q.chunks_exact_mut(padded).zip(from.chunks_exact(width)) {
-            q[..width].copy_from_slice(from);
-        }
+        let q = if width == padded {
+            from
+        } else {
+            for (q, from) in q.chunks_exact_mut(padded).zip(from.chunks_exact(width)) {
+                q[..width].copy_from_slice(from);
+            }
+            &**q
+        };
         // Few compressed rows stay until their values are wanted.
         let place = |start: usize| if c <= KEPT { start * padded } else { 0 };
         for start in (0..c).step_by(TILE) {
@@ -248,19 +253,22 @@ impl<V: Wide, const H: usize, const D: usize> RowsOfHeads<'_, V, H, D> {
         for (head, scores) in scores.chunks_exact_mut(stride).take(block).enumerate() {
             sums[head] = weigh(&mut scores[..keys.len], plan.sinks[first + head]);
         }
-        mixed.fill(0.0);
+        // The first tile begins the sums; a row sees itself, so there is one.
+        let mut begins = true;
         for start in (0..c).step_by(TILE) {
             let tile = &mut tile[place(start)..][..TILE * padded];
             let mut count = (c - start).min(TILE);
             if c > KEPT {
                 count = plan.load_tile(index, &keys, start, tile);
             }
-            mix_tile::<V, H, D>(&scores[start..], stride, tile, count, mixed);
+            mix_tile::<V, H, D>(&scores[start..], stride, (tile, count), begins, mixed);
+            begins = false;
         }
         for start in (0..keys.len - c).step_by(TILE) {
             let tile = &window[start * padded..][..TILE * padded];
             let count = (keys.len - c - start).min(TILE);
-            mix_tile::<V, H, D>(&scores[c + start..], stride, tile, count, mixed);
+            mix_tile::<V, H, D>(&scores[c + start..], stride, (tile, count), begins, mixed);
+            begins = false;
         }
         // SAFETY: each block of heads belongs to one part.
         let out = unsafe { plan.out.get(item) };
@@ -343,13 +351,14 @@ fn put(to: &mut [f32], sums: [f32; KEYS], scale: f32) {
     }
 }
 
-/// Adds `count` keys, weighted, to the outputs of a block of heads.
+/// Adds the first `count` keys of a tile, weighted, to the outputs of a block of heads, or begins
+/// these.
 #[inline(always)]
 fn mix_tile<V: Wide, const H: usize, const D: usize>(
     weights: &[f32],
     stride: usize,
-    tile: &[f32],
-    count: usize,
+    (tile, count): (&[f32], usize),
+    begins: bool,
     mixed: &mut [f32],
 ) {
     let padded = tile.len() / TILE;
@@ -357,11 +366,11 @@ fn mix_tile<V: Wide, const H: usize, const D: usize>(
     let whole = heads / H * H;
     for head in (0..whole).step_by(H) {
         let mixed = &mut mixed[head * padded..][..H * padded];
-        mix_heads::<V, H, D>(&weights[head * stride..], stride, tile, count, mixed);
+        mix_heads::<V, H, D>(&weights[head * stride..], stride, (tile, count), begins, mixed);
     }
     for head in whole..heads {
         let mixed = &mut mixed[head * padded..][..padded];
-        mix_heads::<V, 1, D>(&weights[head * stride..], stride, tile, count, mixed);
+        mix_heads::<V, 1, D>(&weights[head * stride..], stride, (tile, count), begins, mixed);
     }
 }
 
@@ -370,8 +379,8 @@ fn mix_tile<V: Wide, const H: usize, const D: usize>(
 fn mix_heads<V: Wide, const H: usize, const D: usize>(
     weights: &[f32],
     stride: usize,
-    tile: &[f32],
-    count: usize,
+    (tile, count): (&[f32], usize),
+    begins: bool,
     mixed: &mut [f32],
 ) {
     let chunks = tile.len() / TILE / LANES;
@@ -383,10 +392,10 @@ fn mix_heads<V: Wide, const H: usize, const D: usize>(
         *of_head = &weights[head * stride..][..count];
     }
     for chunk in (0..whole).step_by(D) {
-        mix_dims::<V, H, D>(&of_heads, tile, chunks, chunk, mixed);
+        mix_dims::<V, H, D>(&of_heads, (tile, chunks), chunk, begins, mixed);
     }
     for chunk in whole..chunks {
-        mix_dims::<V, H, 1>(&of_heads, tile, chunks, chunk, mixed);
+        mix_dims::<V, H, 1>(&of_heads, (tile, chunks), chunk, begins, mixed);
     }
 }
 
@@ -394,15 +403,17 @@ fn mix_heads<V: Wide, const H: usize, const D: usize>(
 #[inline(always)]
 fn mix_dims<V: Wide, const H: usize, const D: usize>(
     weights: &[&[f32]; H],
-    tile: &[[f32; LANES]],
-    chunks: usize,
+    (tile, chunks): (&[[f32; LANES]], usize),
     chunk: usize,
+    begins: bool,
     mixed: &mut [[f32; LANES]],
 ) {
     let mut lanes = [[V::zero(); D]; H];
-    for (head, lanes) in lanes.iter_mut().enumerate() {
-        for (d, lane) in lanes.iter_mut().enumerate() {
-            *lane = V::load(&mixed[head * chunks + chunk + d]);
+    if !begins {
+        for (head, lanes) in lanes.iter_mut().enumerate() {
+            for (d, lane) in lanes.iter_mut().enumerate() {
+                *lane = V::load(&mixed[head * chunks + chunk + d]);
+            }
         }
     }
     let count = weights[0].len();
