@@ -138,7 +138,7 @@ pub(super) fn looks_in_two() -> bool {
 impl<const TWO: bool> Simd for Sixteen<TWO> {
     const LANES: usize = 16;
     const INT_ROWS: usize = 8;
-    const FLOAT_ROWS: usize = 12;
+    const FLOAT_ROWS: usize = 6;
     const PANELS: bool = true;
     type I = __m512i;
     type F = __m512;

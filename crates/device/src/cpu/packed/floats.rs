@@ -25,9 +25,6 @@ pub(super) unsafe fn inputs<S: Simd, F: FloatFormat>(vector: &Vector<'_>, mut to
         {
             return float_panels::<S, F>(vector, panels.of_group(vector.group), to);
         }
-        while S::FLOAT_ROWS >= 12 && to.len(vector) >= 12 {
-            float_rows::<S, F, 12, 2>(vector, &mut to);
-        }
         while S::FLOAT_ROWS >= 6 && to.len(vector) >= 6 {
             float_rows::<S, F, 6, 4>(vector, &mut to);
         }

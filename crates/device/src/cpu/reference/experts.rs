@@ -176,23 +176,49 @@ impl Sum<'_> {
                 add_to(&mut cells[4 * plane + group], unsafe { self.halves.read(at..at + len) });
             }
         }
-        for (cell, to) in cells[..count].iter_mut().enumerate() {
-            let at = (row * count + cell) * width + start;
-            // SAFETY: as above.
-            add_to(to, unsafe { self.shards.read(at..at + len) });
-        }
-        // The tree: neighbours, then neighbours of those.
-        let mut step = 1;
-        while step < count {
-            for cell in (0..count).step_by(2 * step) {
-                let (left, right) = cells.split_at_mut(cell + step);
-                add_to(&mut left[cell], &right[0][..len]);
-            }
-            step *= 2;
-        }
         let out = row * width + start;
         // SAFETY: each run of values belongs to one part.
-        unsafe { self.out.part(out..out + len) }.copy_from_slice(&cells[0][..len]);
+        let out = unsafe { self.out.part(out..out + len) };
+        match count {
+            8 => self.finish::<8>(row, start, cells, out),
+            4 => self.finish::<4>(row, start, cells, out),
+            2 => self.finish::<2>(row, start, cells, out),
+            _ => self.finish::<1>(row, start, cells, out),
+        }
+    }
+
+    /// Adds the shards of the shared expert to `N` cells, and these by the tree: all at once, so
+    /// that nothing but the result is stored.
+    #[inline(always)]
+    fn finish<const N: usize>(
+        &self,
+        row: usize,
+        start: usize,
+        cells: &[[f32; RUN]; 8],
+        out: &mut [f32],
+    ) {
+        let (mut shards, mut of_cells): ([&[f32]; N], [&[f32]; N]) = ([&[]; N], [&[]; N]);
+        for cell in 0..N {
+            let at = (row * N + cell) * self.width + start;
+            // SAFETY: all products have ended.
+            shards[cell] = unsafe { self.shards.read(at..at + out.len()) };
+            of_cells[cell] = &cells[cell][..out.len()];
+        }
+        for (i, out) in out.iter_mut().enumerate() {
+            let mut sums = [0f32; N];
+            for cell in 0..N {
+                sums[cell] = of_cells[cell][i] + shards[cell][i];
+            }
+            // The tree: neighbours, then neighbours of those.
+            let mut step = 1;
+            while step < N {
+                for cell in (0..N).step_by(2 * step) {
+                    sums[cell] += sums[cell + step];
+                }
+                step *= 2;
+            }
+            *out = sums[0];
+        }
     }
 }
 
