@@ -326,12 +326,12 @@ const fn tiles_of<S: Simd>() -> usize {
 }
 
 /// Calls `f` for every vector of rows of some tiles and each group that has rows in it: for as many
-/// shards at a time as stay in the first-level cache. Then stores what came out, if `f` has not.
+/// shards at a time as stay in the first-level cache. What came out is stored by the last call, in
+/// [`Gather::done`].
 ///
 /// # Safety
 /// The machine has `S`; the invariants of `Part`, whose tiles these are; where vectors are of two
-/// tiles, [`Part::pairs`]; `f` writes the shards that it is asked for of
-/// every input of the part.
+/// tiles, [`Part::pairs`]; `f` takes the shards that it is asked for of every input of the part.
 #[inline(always)]
 unsafe fn each_vector<S: Simd>(
     part: &Part<'_>,
@@ -371,7 +371,7 @@ unsafe fn each_vector<S: Simd>(
                 let lanes = begin..end;
                 let shard_starts = &shard_starts;
                 let vector = Vector { part, fields, group, first, lanes, shard_starts };
-                // SAFETY: the caller's promise; in the end all shards of every input are there.
+                // SAFETY: the caller's promise; shards come in order.
                 unsafe {
                     let (next, whole) = (part.inputs.start, step >= part.shards);
                     for first in (0..part.shards).step_by(step) {
@@ -404,7 +404,7 @@ impl<S: Simd> Gather<'_, S> {
     ///
     /// # Safety
     /// The machine has `S`; the vector is that of this pass; all shards of the pass have been
-    /// written to their [`Gather::slots`].
+    /// put into their [`Gather::slots`].
     #[inline(always)]
     pub unsafe fn done(&mut self, vector: &Vector<'_>, count: usize) {
         if self.shards.end == vector.part.shards {
@@ -450,21 +450,20 @@ impl<S: Simd> Slots<S> {
     #[inline(always)]
     pub unsafe fn put<const R: usize>(&self, shard: usize, values: [S::F; R]) {
         let (mut values, mut span) = (values, 1);
-        // By number: an iterator over the array would copy it to memory.
         // SAFETY: places of shards and inputs that are there; what is read has been written.
         unsafe {
             while span < self.of_plane && shard & span != 0 {
-                for r in 0..R {
+                for (r, value) in values.iter_mut().enumerate() {
                     if r < self.count {
                         let before = self.at(shard + 1 - 2 * span, r).read();
-                        values[r] = S::add_f32(before, values[r]);
+                        *value = S::add_f32(before, *value);
                     }
                 }
                 span *= 2;
             }
-            for r in 0..R {
+            for (r, value) in values.iter().enumerate() {
                 if r < self.count {
-                    self.at(shard + 1 - span, r).write(values[r]);
+                    self.at(shard + 1 - span, r).write(*value);
                 }
             }
         }

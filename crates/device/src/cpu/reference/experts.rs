@@ -200,8 +200,9 @@ impl Sum<'_> {
         let (mut shards, mut of_cells): ([&[f32]; N], [&[f32]; N]) = ([&[]; N], [&[]; N]);
         for cell in 0..N {
             let at = (row * N + cell) * self.width + start;
+            // Cut once more, so that the compiler sees all lengths equal.
             // SAFETY: all products have ended.
-            shards[cell] = unsafe { self.shards.read(at..at + out.len()) };
+            shards[cell] = &unsafe { self.shards.read(at..at + out.len()) }[..out.len()];
             of_cells[cell] = &cells[cell][..out.len()];
         }
         for (i, out) in out.iter_mut().enumerate() {
