@@ -564,13 +564,18 @@ FN uint cluster_address(uint own, uint rank)
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(own), "r"(rank));
     return there;
 }
-// Four floats, to a multiple of four.
+// Four words, to a multiple of four.
 FN void cluster_put_four(float* to, uint at, uint rank, const float* v, uint box)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, "
                  "%3, %4}, [%5];" ::"r"(cluster_address(pool_address(to + at), rank)),
         "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(cluster_address(box, rank))
         : "memory");
+}
+FN void cluster_put_four(uint* to, uint at, uint rank, const uint* v, uint box)
+{
+    float four[4] = {as_float(v[0]), as_float(v[1]), as_float(v[2]), as_float(v[3])};
+    cluster_put_four((float*)to, at, rank, four, box);
 }
 FN void cluster_put(float* to, uint at, uint rank, float v, uint box)
 {

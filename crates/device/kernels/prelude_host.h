@@ -519,6 +519,14 @@ FN void cluster_put_four(host::Shared<float> to, uint at, uint rank, const float
     if ((to.first + at) % 4u != 0u) __builtin_trap();
     for (uint i = 0u; i < 4u; ++i) cluster_put(to, at + i, rank, v[i], box);
 }
+FN void cluster_put_four(host::Shared<uint> to, uint at, uint rank, const uint* v, uint box)
+{
+    if ((to.first + at) % 4u != 0u) __builtin_trap();
+    for (uint i = 0u; i < 4u; ++i) {
+        if (at + i >= to.length) host::out_of_shared(at + i, to.length);
+        host::put(host::Sent{to.id, to.first + at + i, v[i]}, rank, box);
+    }
+}
 // C[16][8] += A[16][16] * B[16][8], bf16 and f32: lanes hold words of A and B as for bytes. One
 // element of K after the other, by fma; `mma_f16`: the same of halves.
 #define mma_bf16(c, a, b0, b1, l) host_mma_16<false>((c), (a), (b0), (b1), __LINE__)

@@ -54,6 +54,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("attend_few_mix_long", 0b111 << 11),
     ("attend_few_scores", 1 << 9),
     ("attend_few_weights", 0b111 << 5),
+    ("attend_row", 0b111 << 10),
     ("attend_some_mix", 0b111 << 11),
     ("attend_some_scores", 1 << 9),
     ("chosen_iq2_xxs", 0b1010_1010),

@@ -10,9 +10,9 @@ use std::fmt;
 pub struct Shortcuts(u32);
 
 /// Names as in `--debug disable=NAME`, by bit.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 19] = [
     "lanes", "staged", "spread", "index", "few", "wide", "halves", "heads", "onward", "mapped",
-    "pairs", "scores", "pooled", "direct", "four", "cluster", "shared",
+    "pairs", "scores", "pooled", "direct", "four", "cluster", "shared", "attend", "ahead",
 ];
 
 impl Shortcuts {
@@ -53,10 +53,13 @@ impl Shortcuts {
     /// A spread, the mixing product and the mix of one row are a launch of groups that exchange by
     /// shared memory.
     pub const CLUSTER: Shortcuts = Shortcuts(32_768);
-
     /// Products of the shared expert of one row are made by the launches of the chosen ones, whose
     /// groups have its weights in shared memory before the row is there.
     pub const SHARED: Shortcuts = Shortcuts(65_536);
+    /// Attention of one row is one launch of groups that exchange by shared memory.
+    pub const ATTEND: Shortcuts = Shortcuts(131_072);
+    /// Output products of one row have their weights in shared memory before attention has ended.
+    pub const AHEAD: Shortcuts = Shortcuts(262_144);
 
     /// The names of all of them.
     #[must_use]
@@ -127,6 +130,8 @@ mod tests {
             Shortcuts::FOUR,
             Shortcuts::CLUSTER,
             Shortcuts::SHARED,
+            Shortcuts::ATTEND,
+            Shortcuts::AHEAD,
         ];
         for (name, own) in NAMES.iter().zip(all) {
             assert_eq!(Shortcuts::named(name).expect("it is in the table"), own);

@@ -34,6 +34,7 @@ const FILES: &[(&str, &str)] = &[
     ("tiles_sort.k", include_str!("../../kernels/tiles_sort.k")),
     ("tiles_wide.k", include_str!("../../kernels/tiles_wide.k")),
     ("fast/attend.k", include_str!("../../kernels/fast/attend.k")),
+    ("fast/attend_row.k", include_str!("../../kernels/fast/attend_row.k")),
     ("fast/attend_some.k", include_str!("../../kernels/fast/attend_some.k")),
     ("fast/attention.k", include_str!("../../kernels/fast/attention.k")),
     ("fast/choose.k", include_str!("../../kernels/fast/choose.k")),
@@ -68,6 +69,7 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("attend_few_scores", 91_136),
     ("attend_few_mix", 65_280),
     ("attend_few_mix_long", 108_800),
+    ("attend_row", 171_024),
     ("attend_some_scores", 91_136),
     ("attend_some_mix", 189_440),
     ("decode_f16_short", 25_856),
@@ -131,6 +133,7 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
 
 /// Groups along x of the kernels that need them at the same time (`CLUSTERS`).
 pub(crate) const CLUSTERS: &[(&str, u32)] = &[
+    ("attend_row", 16),
     ("hc_post_pre_1024", 16),
     ("hc_post_pre_4096", 16),
     ("hc_post_pre_7168", 16),

@@ -31,6 +31,7 @@ fn keys(gpu: &mut Gpu, arena: Arena, numbers: &mut Numbers, values: usize) -> Bu
 fn attended(
     disabled: Shortcuts,
     case: &Case,
+    count: usize,
     eps: Option<Option<f32>>,
 ) -> (Vec<u32>, Vec<&'static str>) {
     let config = GpuConfig { disabled, ..GpuConfig::default() };
@@ -39,21 +40,21 @@ fn attended(
     let mut numbers = Numbers(case.position as u64);
     let frequencies: Vec<f32> = (0..16).map(|i| 0.7f32.powi(i)).collect();
     let rope = gpu.rope(&frequencies).expect("a table");
-    gpu.begin(&Step::single(&[0; ROWS], case.position)).expect("a step");
-    let seen = case.position + ROWS;
+    gpu.begin(&Step::single(&vec![0; count], case.position)).expect("a step");
+    let seen = case.position + count;
     let [ring, kv, compressed] =
-        [RING, ROWS, seen].map(|rows| keys(&mut gpu, arena, &mut numbers, rows * case.width));
+        [RING, count, seen].map(|rows| keys(&mut gpu, arena, &mut numbers, rows * case.width));
     let floats = |gpu: &mut Gpu, values: &[f32]| {
         let buffer = gpu.alloc(arena, Element::F32, values.len()).expect("small");
         gpu.write_f32(buffer, 0, values).expect("fits");
         buffer
     };
-    let q = floats(&mut gpu, &numbers.floats(ROWS * HEADS * case.width, 2.0));
+    let q = floats(&mut gpu, &numbers.floats(count * HEADS * case.width, 2.0));
     let sinks = floats(&mut gpu, &numbers.floats(HEADS, 1.0));
-    let out = floats(&mut gpu, &vec![0.0; ROWS * HEADS * case.width]);
-    let choice = (0..ROWS).flat_map(|row| (0..case.top_k).map(move |i| i + usize::from(i > row)));
+    let out = floats(&mut gpu, &vec![0.0; count * HEADS * case.width]);
+    let choice = (0..count).flat_map(|row| (0..case.top_k).map(move |i| i + usize::from(i > row)));
     let choice = choice.flat_map(|i| u32::try_from(i).expect("small").to_le_bytes());
-    let chosen = gpu.alloc(arena, Element::U32, (ROWS * case.top_k).max(1)).expect("small");
+    let chosen = gpu.alloc(arena, Element::U32, (count * case.top_k).max(1)).expect("small");
     gpu.write(chosen, 0, &choice.collect::<Vec<u8>>()).expect("fits");
     let (rows, rings) = ([compressed], [ring]);
     let compressed = CompressedRows {
@@ -110,7 +111,7 @@ fn heads_that_share_keys() {
     ];
     for case in cases {
         let without = |disabled, name| {
-            let (bits, kernels) = attended(disabled, &case, None);
+            let (bits, kernels) = attended(disabled, &case, ROWS, None);
             assert_eq!(kernels, [name]);
             bits
         };
@@ -129,10 +130,28 @@ fn heads_that_share_keys() {
 fn queries_on_the_way() {
     for eps in [None, Some(1e-6)] {
         let case = Case { width: 512, position: 90, ratio: 1, top_k: 0 };
-        let (before, kernels) = attended(Shortcuts::FOUR, &case, Some(eps));
+        let (before, kernels) = attended(Shortcuts::FOUR, &case, ROWS, Some(eps));
         assert_eq!(kernels, ["attend_heads", "query_heads_512"]);
-        let (on_the_way, kernels) = attended(Shortcuts::NONE, &case, Some(eps));
+        let (on_the_way, kernels) = attended(Shortcuts::NONE, &case, ROWS, Some(eps));
         assert_eq!(kernels, ["attend_four"]);
         assert!(before == on_the_way, "{eps:?}: other bits");
+    }
+}
+
+/// One row in one launch, from a single key on to as many as there is room for.
+#[test]
+fn a_row_in_one_launch() {
+    let attend = Shortcuts::named("attend").expect("it is one");
+    let case = |position, ratio, top_k| Case { width: 512, position, ratio, top_k };
+    let cases =
+        [case(0, 0, 0), case(30, 0, 0), case(90, 1, 0), case(200, 4, 37), case(599, 1, 598)];
+    for case in cases {
+        for eps in [None, Some(None), Some(Some(1e-6))] {
+            let (apart, kernels) = attended(attend, &case, 1, eps);
+            assert_eq!(kernels.len(), 3, "{kernels:?}");
+            let (together, kernels) = attended(Shortcuts::NONE, &case, 1, eps);
+            assert_eq!(kernels, ["attend_row"]);
+            assert!(together == apart, "from {} on, {eps:?}: other bits", case.position);
+        }
     }
 }

@@ -30,6 +30,12 @@ const TILE_GROUP: u32 = 512;
 const KEYS_TILE: usize = 32;
 /// Keys up to which the kernel with less shared memory has them all at a time.
 const KEYS_SHORT: usize = 12 * KEYS_TILE;
+/// The kernel of one row in one launch, its groups, the width of its heads and the most tiles of
+/// keys: `ROW_GROUPS` and `ROW_TILES` of the kernel.
+const ROW: &str = "attend_row";
+const ROW_GROUPS: u32 = 16;
+const ROW_WIDTH: u32 = 512;
+const ROW_TILES: usize = 20;
 /// Groups of scores that a multiprocessor has at a time, and turns of groups that mix from which on
 /// fewer of them have more each.
 const SCORES_AT_ONCE: u32 = 2;
@@ -136,6 +142,14 @@ fn fits_few(gpu: &Gpu) -> bool {
     gpu.driver.facts().group_bytes >= pool_bytes("attend_few_mix")
 }
 
+/// Whether one row has its attention in one launch, which is one of clusters.
+fn in_one_launch(gpu: &Gpu, a: &AttendArgs, n: u32) -> bool {
+    let facts = gpu.driver.facts();
+    let room = facts.clusters && facts.group_bytes >= pool_bytes(ROW);
+    let fits = n == 1 && a.width == ROW_WIDTH && a.stride as usize <= ROW_TILES * KEYS_TILE;
+    fits && room && gpu.takes(Shortcuts::CLUSTER) && gpu.takes(Shortcuts::ATTEND)
+}
+
 /// Whether 64 heads of a row in one group have work for all of its simdgroups.
 fn shares_keys(gpu: &Gpu, heads: u32) -> bool {
     let whole = heads.div_ceil(TILE_HEADS).is_multiple_of(WIDE_HEADS / TILE_HEADS);
@@ -182,17 +196,29 @@ fn attend_few(
     let [kv, choice, positions, span_of, spans, rings, rows] = keys;
     let heads = size(&[n as usize, a.heads as usize]);
     let stride = a.stride as usize;
+    let tiles = a.heads.div_ceil(TILE_HEADS);
+    let [codes, scales] = gpu.prepare_narrow(out, [heads, a.width as usize], NARROW)?;
+    let mut arguments = *a;
+    if in_one_launch(gpu, a, n) {
+        if take_heads(gpu, &mut arguments, q, table) {
+            gpu.take_along(q);
+        }
+        let places = [
+            q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out, codes, scales,
+        ];
+        gpu.through_tables(hidden::RINGS | hidden::ROWS, 0);
+        gpu.launch(ROW, [ROW_GROUPS, n, tiles], TILE_GROUP, &places, &arguments)?;
+        gpu.overwritten(q, usize::MAX);
+        return Ok(());
+    }
     let scores = gpu.scratch(Scratch::Scores, size(&[heads, stride, 4]))?;
     let sums = gpu.scratch(Scratch::Sums, size(&[heads, 4]))?;
     let weights = gpu.scratch(Scratch::Weights, size(&[heads, stride, 2]))?;
     let shrinks = gpu.scratch(Scratch::Shrinks, size(&[heads, stride / KEYS_TILE, 4]))?;
-    let [codes, scales] = gpu.prepare_narrow(out, [heads, a.width as usize], NARROW)?;
-    let mut arguments = *a;
     if take_heads(gpu, &mut arguments, q, table) {
         gpu.take_along(q);
     }
     let places = [q, kv, choice, positions, span_of, spans, rings, rows, table, scores];
-    let tiles = arguments.heads.div_ceil(TILE_HEADS);
     let (all, each) = (small(OPERATION, stride / KEYS_TILE)?, n.saturating_mul(tiles));
     let splits = (SCORES_AT_ONCE * gpu.multiprocessors() / each.max(1)).max(1);
     arguments.splits = if n == 1 { all } else { splits.min(all) };
