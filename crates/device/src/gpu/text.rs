@@ -46,6 +46,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/index.k", include_str!("../../kernels/fast/index.k")),
     ("fast/index_part.k", include_str!("../../kernels/fast/index_part.k")),
     ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
+    ("fast/row_ahead.k", include_str!("../../kernels/fast/row_ahead.k")),
     ("fast/small.k", include_str!("../../kernels/fast/small.k")),
     ("fast/staged.k", include_str!("../../kernels/fast/staged.k")),
     ("fast/streams.k", include_str!("../../kernels/fast/streams.k")),
@@ -63,13 +64,15 @@ const FUNCTIONS_ONLY: [&str; 2] = ["common.k", "blocks.k"];
 
 /// Bytes of the pools (`POOL`) of the kernels that have one.
 pub(crate) const POOLS: &[(&str, u32)] = &[
+    ("ahead_q8_0_4096", 70_400),
+    ("ahead_q8_0_8192", 75_008),
     ("attend_tiles", 92_480),
     ("attend_heads", 207_104),
     ("attend_four", 214_272),
     ("attend_few_scores", 91_136),
     ("attend_few_mix", 65_280),
     ("attend_few_mix_long", 108_800),
-    ("attend_row", 171_024),
+    ("attend_row", 145_424),
     ("attend_some_scores", 91_136),
     ("attend_some_mix", 189_440),
     ("decode_f16_short", 25_856),

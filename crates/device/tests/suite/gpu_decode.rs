@@ -192,7 +192,10 @@ fn blocks_that_were_left_are_those_of_the_floats() {
 /// A grouped product leaves blocks of its result that are those a product would make of it.
 #[test]
 fn blocks_of_a_grouped_product_are_those_of_its_floats() {
-    let (n, groups, rows, columns) = (9, 2, 64, 1024);
+    blocks_of_a_grouped_product([9, 2, 64, 1024]);
+}
+
+fn blocks_of_a_grouped_product([n, groups, rows, columns]: [usize; 4]) {
     let mut bench = Bench::gpu();
     let mut numbers = Numbers(3);
     bench.cpu.begin(&Step::single(&vec![0; n], 0)).expect("a step");
@@ -204,7 +207,7 @@ fn blocks_of_a_grouped_product_are_those_of_its_floats() {
     let second = matrix(&mut bench, 7, groups * rows);
     let mut x = Numbers(4).floats(n * groups * columns, 1.0);
     // A row whose blocks are none.
-    x[groups * columns] = f32::INFINITY;
+    x[(n - 1) * groups * columns] = f32::INFINITY;
     let x = bench.floats(&x);
     let out = bench.zeros(n * groups * rows);
     bench.cpu.project_grouped(&ProjectGrouped { x, matrix: first, groups, out }).expect("fits");
@@ -218,6 +221,36 @@ fn blocks_of_a_grouped_product_are_those_of_its_floats() {
     let values = bench.read(out);
     let fresh = bench.floats(&values);
     assert!(left == product(&mut bench, fresh));
+}
+
+/// One row whose weights are in shared memory before it is there (`fast/row_ahead.k`): the bits of
+/// other kernels and of the CPU, and blocks that are those of the floats.
+#[test]
+fn weights_before_their_row() {
+    let ahead = Shortcuts::named("ahead").expect("it is one");
+    let required = GpuConfig { required: ahead, ..GpuConfig::default() };
+    let without = GpuConfig { disabled: ahead, ..GpuConfig::default() };
+    let cases = [
+        Case { columns: 4096, rows: [128, 0], groups: 2 },
+        Case { columns: 8192, rows: [48, 0], groups: 1 },
+    ];
+    for case in cases {
+        let mut numbers = Numbers(case.columns as u64);
+        let weights = numbers.floats(case.rows[0] * case.columns, 0.2);
+        let coded = [encode(Format::Q8_0, &weights)];
+        let mut x = numbers.floats(case.groups * case.columns, 1.0);
+        for nan in [false, true] {
+            if nan {
+                x[case.columns - 1] = f32::NAN;
+            }
+            let found = outputs(Bench::gpu_with(required), &case, Format::Q8_0, &coded, &x);
+            let other = outputs(Bench::gpu_with(without), &case, Format::Q8_0, &coded, &x);
+            assert!(found == other, "{} columns, {nan}: other kernels", case.columns);
+            let wanted = outputs(Bench::scalar(), &case, Format::Q8_0, &coded, &x);
+            agree(Format::Q8_0, &found, &wanted, "weights before their row");
+        }
+    }
+    blocks_of_a_grouped_product([1, 2, 64, 4096]);
 }
 
 /// A norm and products of its result in formats of several kinds: the products and the row.

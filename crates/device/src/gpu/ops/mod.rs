@@ -1,6 +1,7 @@
 //! What each operation records, one file a family. Meanings are in `cpu/reference`; kernels with
 //! the operations' names in `crates/device/kernels`.
 
+mod ahead;
 pub(super) mod attention;
 mod big;
 mod chosen;

@@ -4,7 +4,7 @@ use super::super::arguments::{ProductArgs, QuantiseArgs};
 use super::super::record::Place;
 use super::super::store::Ask;
 use super::super::{Gpu, SOME_ROWS, Scratch, Shortcuts, check, size, small};
-use super::{GROUP, SIMDGROUPS, chosen, decode, few, halves};
+use super::{GROUP, SIMDGROUPS, ahead, chosen, decode, few, halves};
 use crate::{Error, Matrix, Project, ProjectGrouped};
 use ironstar_quant::{Activation, Format};
 
@@ -247,7 +247,8 @@ fn launch(
         return halves::launch(gpu, made[0], split, &mut places, &mut arguments);
     }
     places[8..10].copy_from_slice(&made);
-    if launch_alone(gpu, p, format, &places, &mut arguments)?
+    if ahead::launch(gpu, operation, format, &places, &mut arguments)?
+        || launch_alone(gpu, p, format, &places, &mut arguments)?
         || launch_few(gpu, p, format, &mut places, &mut arguments)?
     {
         return Ok(());
