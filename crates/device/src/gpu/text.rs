@@ -64,8 +64,8 @@ const FUNCTIONS_ONLY: [&str; 2] = ["common.k", "blocks.k"];
 
 /// Bytes of the pools (`POOL`) of the kernels that have one.
 pub(crate) const POOLS: &[(&str, u32)] = &[
-    ("ahead_q8_0_4096", 70_400),
-    ("ahead_q8_0_8192", 75_008),
+    ("ahead_q8_0_4096", 103_168),
+    ("ahead_q8_0_8192", 107_776),
     ("attend_tiles", 92_480),
     ("attend_heads", 207_104),
     ("attend_four", 214_272),
