@@ -50,6 +50,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("activate_256", 0b11 << 3),
     ("activate_32", 0b11 << 3),
     ("add_pairs", 1 << 1),
+    ("ahead_normed_q8_0", 0b10),
     ("ahead_q8_0_4096", 0b110010),
     ("ahead_q8_0_8192", 0b110010),
     ("attend_few_mix", 0b111 << 11),

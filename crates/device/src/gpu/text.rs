@@ -64,6 +64,7 @@ const FUNCTIONS_ONLY: [&str; 2] = ["common.k", "blocks.k"];
 
 /// Bytes of the pools (`POOL`) of the kernels that have one.
 pub(crate) const POOLS: &[(&str, u32)] = &[
+    ("ahead_normed_q8_0", 99_712),
     ("ahead_q8_0_4096", 103_168),
     ("ahead_q8_0_8192", 107_776),
     ("attend_tiles", 92_480),

@@ -184,6 +184,7 @@ fn the_table_is_the_text() {
             "CLUSTER_BUFFERS",
             "RING_BUFFERS",
             "SHARED_BUFFERS",
+            "AHEAD_BUFFERS",
         ];
         let buffers = macros.into_iter().rfind(|own| parameters.starts_with(own));
         let parameters = match buffers {

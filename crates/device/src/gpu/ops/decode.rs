@@ -257,6 +257,9 @@ pub(super) fn launch_staged(
         }
         Staged::Normed { x, .. } => {
             gpu.take_along(x);
+            if super::ahead::launch_normed(gpu, &places, arguments)? {
+                return Ok(());
+            }
             // Key rows are made meanwhile, and shall not wait for a place.
             groups -= groups / 4;
             "normed_q8_0"
