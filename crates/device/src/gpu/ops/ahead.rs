@@ -43,8 +43,8 @@ pub(super) fn launch_normed(
     Ok(true)
 }
 
-/// Records the launch, if this device has a kernel for one such row. A grouped product leaves blocks
-/// of its result beside it, for the product that takes that.
+/// Records the launch, if this device has a kernel for one such row. A grouped product leaves
+/// blocks of its result beside it, for the product that takes that.
 pub(super) fn launch(
     gpu: &mut Gpu,
     operation: &'static str,
