@@ -328,15 +328,6 @@ FN uint kept(uint x)
     asm volatile("" : "+r"(x));
     return x;
 }
-// `load_matrices` at `word`, and sixteen rows of 128 bytes behind it.
-FN void load_matrices_twice(uint* out, const uint* from, uint word, uint l)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%8];\n"
-                 "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%4, %5, %6, %7}, [%8 + 2048];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]), "=r"(out[4]),
-                 "=r"(out[5]), "=r"(out[6]), "=r"(out[7])
-                 : "r"(pool_address(from) + 4u * word));
-}
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define SIGNALS
 // Hopper: eight bytes of the pool, where threads say that they came by, and wait for all `threads` of them
@@ -511,7 +502,8 @@ FN void four_f16_128(float* c, const uint* a, const uint* b, uint word, uint apa
                  "l"(matrix_place(b, word, 8u) | (ulong)apart << 16));
 }
 // C[64][64] = A[64][32] * B[32][64], signed bytes and int32: lanes as above, as for MATRIX_OPEN.
-// Places are counted in sixteen bytes.
+// Places are counted in sixteen bytes, so that one addition of uniform registers makes one; in words,
+// as `four_place` has them, they would be moved first.
 FN ulong four_chunk(const uint* p, uint chunk)
 {
     ulong place;

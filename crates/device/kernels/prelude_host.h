@@ -489,13 +489,6 @@ FN uint turned_left(uint x, uint n)
     return x << n | (n == 0u ? 0u : x >> (32u - n));
 }
 FN uint kept(uint x) { return x; }
-// `load_matrices` at `word`, and sixteen rows of 128 bytes behind it.
-#define load_matrices_twice(out, from, word, l) host_load_twice((out), (from), (word), __LINE__)
-FN void host_load_twice(uint* out, host::Shared<uint> from, uint word, int line)
-{
-    host_load_matrices(out, from, word, line);
-    host_load_matrices(out + 4, from, word + 512u, line);
-}
 #define SIGNALS
 // Here a signal is waited for by all at one place.
 #define SIGNAL(n, at) uint n = 0u

@@ -56,6 +56,8 @@ pub(super) struct Kernel {
     float: bool,
     /// Groups that a multiprocessor should have shared memory for.
     together: u32,
+    /// Whether it is one of `tiles_direct.k`, whose groups go on from tile to tile.
+    direct: bool,
 }
 
 impl Kernel {
@@ -68,12 +70,12 @@ impl Kernel {
         slots: usize,
         together: u32,
     ) -> Self {
-        Kernel { name, group, rows, slots, float: false, together }
+        Kernel { name, group, rows, slots, float: false, together, direct: false }
     }
 
     /// One for floats.
     const fn floats(name: &'static str, rows: u32, slots: usize) -> Self {
-        Kernel { name, group: 256, rows, slots, float: true, together: 1 }
+        Kernel { name, group: 256, rows, slots, float: true, together: 1, direct: false }
     }
 }
 
@@ -139,16 +141,11 @@ fn direct(gpu: &Gpu, format: Format, columns: usize, slots: usize) -> Option<Ker
         _ => return None,
     };
     let (group, rows) = if lean { (512, LEAN_ROWS) } else { (256, ROWS) };
-    let kernel = Kernel::integers(name, group, rows, slots, 1);
+    let kernel = Kernel { direct: true, ..Kernel::integers(name, group, rows, slots, 1) };
     let facts = gpu.driver.facts();
     let fits = facts.signals && facts.group_bytes >= room(&kernel);
     (fits && gpu.takes(Shortcuts::DIRECT) && columns > 0 && columns.is_multiple_of(256))
         .then_some(kernel)
-}
-
-/// Whether it is one of these, which can go on from tile to tile.
-fn is_direct(kernel: &Kernel) -> bool {
-    ["lean_q2_k", "direct_q2_k", "lean_iq2_xxs", "direct_iq2_xxs"].contains(&kernel.name)
 }
 
 /// The kernel for tiles of few slots.
@@ -319,7 +316,7 @@ pub(super) fn grid(gpu: &Gpu, kernel: &Kernel, a: &mut ProductArgs, tiles: u32) 
         a.run = 1;
         return [tiles, rows, 8];
     }
-    if is_direct(kernel) {
+    if kernel.direct {
         let all = tiles.saturating_mul(rows);
         a.source = tiles;
         a.run = at_once.map_or(all, |groups| all.min(groups.div_ceil(a.groups)));
