@@ -16,19 +16,29 @@ impl Gpu {
         result
     }
 
-    /// The same for a product that may fill the device all the same.
-    pub(super) fn beside_whole<T>(
+    /// Records products that fill so many quarters of the device, wherever they run.
+    pub(super) fn in_quarters<T>(
         &mut self,
+        quarters: u32,
         run: impl FnOnce(&mut Gpu) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let before = std::mem::replace(&mut self.whole, true);
-        let result = self.beside(run);
-        self.whole = before;
+        let before = self.quarters.replace(quarters);
+        let result = run(self);
+        self.quarters = before;
         result
     }
 
-    /// The same behind what the main lane has so far: nothing near waits for it, so that it leaves
-    /// the memory to what was recorded before.
+    /// What may run beside, and fill so many quarters of the device all the same.
+    pub(super) fn beside_in<T>(
+        &mut self,
+        quarters: u32,
+        run: impl FnOnce(&mut Gpu) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.beside(|gpu| gpu.in_quarters(quarters, run))
+    }
+
+    /// Records what may run beside, behind what the main lane has so far: nothing near waits for
+    /// it, so that it leaves the memory to what was recorded before.
     pub(super) fn behind<T>(
         &mut self,
         run: impl FnOnce(&mut Gpu) -> Result<T, Error>,

@@ -120,8 +120,8 @@ pub struct Gpu {
     beside: bool,
     behind: bool,
     fresh: bool,
-    /// Whether what runs beside others may fill the device.
-    whole: bool,
+    /// Quarters of the device that products may fill, where it is said; see `room`.
+    quarters: Option<u32>,
     /// Memory behind tables that the next launch reads and writes.
     hidden: [u8; 2],
     scratch: HashMap<Scratch, (Address, u64)>,
@@ -269,7 +269,7 @@ impl Gpu {
             beside: false,
             behind: false,
             fresh: false,
-            whole: false,
+            quarters: None,
             hidden: [0; 2],
             scratch: HashMap::new(),
             kernels: HashMap::new(),
@@ -466,11 +466,12 @@ impl Gpu {
         self.driver.facts().multiprocessors.max(1)
     }
 
-    /// Multiprocessors whose groups a product may fill: what runs beside others takes a quarter, so
-    /// that it leaves places to them, and the memory quick enough for the small among them.
+    /// Multiprocessors whose groups a product may fill: what runs beside others takes a quarter
+    /// unless more was said, so that it leaves places to them, and the memory quick enough for the
+    /// small among them.
     fn room(&self) -> u32 {
-        let all = self.multiprocessors();
-        if self.beside && !self.whole { all.div_ceil(4) } else { all }
+        let quarters = self.quarters.unwrap_or(if self.beside { 1 } else { 4 });
+        (self.multiprocessors() * quarters).div_ceil(4)
     }
 
     /// A buffer of floats. Whoever asks may write it, but for the inputs of products.
@@ -874,7 +875,11 @@ impl Backend for Gpu {
     }
 
     fn project_later(&mut self, a: &Project<'_>) -> Result<(), Error> {
-        self.behind(|gpu| ops::products::project(gpu, a))
+        match a.rows {
+            // The memory has nothing to do while a row's norm is made.
+            1 => self.beside(|gpu| ops::products::project(gpu, a)),
+            _ => self.behind(|gpu| ops::products::project(gpu, a)),
+        }
     }
 
     fn project_grouped(&mut self, a: &ProjectGrouped) -> Result<(), Error> {

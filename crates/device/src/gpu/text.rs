@@ -44,6 +44,7 @@ const FILES: &[(&str, &str)] = &[
     ("fast/few_tiles.k", include_str!("../../kernels/fast/few_tiles.k")),
     ("fast/halves.k", include_str!("../../kernels/fast/halves.k")),
     ("fast/index.k", include_str!("../../kernels/fast/index.k")),
+    ("fast/index_cluster.k", include_str!("../../kernels/fast/index_cluster.k")),
     ("fast/index_part.k", include_str!("../../kernels/fast/index_part.k")),
     ("fast/planes.k", include_str!("../../kernels/fast/planes.k")),
     ("fast/row_ahead.k", include_str!("../../kernels/fast/row_ahead.k")),
@@ -133,6 +134,7 @@ pub(crate) const POOLS: &[(&str, u32)] = &[
     ("hc_post_pre_4096", 57_880),
     ("hc_post_pre_7168", 100_888),
     ("hc_post_route_4096", 221_728),
+    ("index_cluster", 16),
 ];
 
 /// Groups along x of the kernels that need them at the same time (`CLUSTERS`).
@@ -142,6 +144,7 @@ pub(crate) const CLUSTERS: &[(&str, u32)] = &[
     ("hc_post_pre_4096", 16),
     ("hc_post_pre_7168", 16),
     ("hc_post_route_4096", 16),
+    ("index_cluster", 16),
 ];
 
 /// Groups of a cluster of a kernel, 1 without.

@@ -371,7 +371,7 @@ fn products(
         // The shared expert's gate and up are made beside the router. Groups of more than that and
         // those of chosen ones would keep each other out: they have all of a multiprocessor's
         // memory.
-        let opened = gpu.beside_whole(|gpu| shared.open(gpu, inputs, x, shape))?;
+        let opened = gpu.beside_in(4, |gpu| shared.open(gpu, inputs, x, shape))?;
         let shards = shared.close(gpu, opened, limit)?;
         let inner = routed.open(gpu, inputs, x, shape)?;
         return Ok([shards, routed.close(gpu, inner, limit)?]);

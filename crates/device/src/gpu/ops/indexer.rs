@@ -27,6 +27,14 @@ const CHOOSE_GROUP: u32 = 512;
 /// The same for few rows, each of which should not wait for a small group.
 const WIDE_GROUP: u32 = 1024;
 
+/// The kernel of a cluster that does all of it for one row, its groups and their threads, and most
+/// heads and keys.
+const CLUSTER: &str = "index_cluster";
+const CLUSTER_GROUPS: u32 = 16;
+const CLUSTER_GROUP: u32 = 512;
+const CLUSTER_HEADS: usize = 64;
+const CLUSTER_KEYS: usize = 2048;
+
 fn check_shape(gpu: &Gpu, a: &IndexSelect<'_>) -> Result<(), Error> {
     check(
         OPERATION,
@@ -148,6 +156,23 @@ pub(in super::super) fn index_select(gpu: &mut Gpu, a: &IndexSelect<'_>) -> Resu
     select(gpu, a, Part::WHOLE)
 }
 
+/// Whether one launch makes the whole choice: that of one row that sees few rows of FP4.
+fn by_cluster(gpu: &Gpu, a: &IndexSelect<'_>, part: Part, fp4_rows: bool) -> bool {
+    let facts = gpu.driver.facts();
+    let [span] = &*gpu.rows.spans else { return false };
+    let visible = (span.position + span.rows.len()) / a.ratio;
+    span.rows.len() == 1
+        && part.ranks == 1
+        && fp4_rows
+        && a.width == fp4::INDEXER_DIMS
+        && a.heads <= CLUSTER_HEADS
+        && visible <= CLUSTER_KEYS
+        && facts.clusters
+        && facts.group_max >= CLUSTER_GROUP
+        && gpu.takes(Shortcuts::INDEX)
+        && gpu.takes(Shortcuts::CLUSTER)
+}
+
 /// What does not depend on the rows.
 fn arguments_of(a: &IndexSelect<'_>, part: Part) -> Result<IndexArgs, Error> {
     #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
@@ -198,6 +223,11 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
         stride: small(OPERATION, keys_max.max(1).next_multiple_of(4))?,
         ..arguments_of(a, part)?
     };
+    if by_cluster(gpu, a, part, fp4_rows && keys_max > a.top_k) {
+        let places = [q, table, weights, positions, rows, out];
+        gpu.through_tables(hidden::INDEX, 0);
+        return gpu.launch(CLUSTER, [CLUSTER_GROUPS, 1, 1], CLUSTER_GROUP, &places, &arguments);
+    }
     let queries = gpu.scratch(Scratch::Queries, size(&[n, a.heads, fp4::INDEXER_BYTES]))?;
     let scoring = keys_max > a.top_k;
     if scoring {

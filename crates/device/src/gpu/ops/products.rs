@@ -8,6 +8,12 @@ use super::{GROUP, SIMDGROUPS, ahead, chosen, decode, few, halves};
 use crate::{Error, Matrix, Project, ProjectGrouped};
 use ironstar_quant::{Activation, Format};
 
+/// Quarters of the device for products of one row of several kinds: the first ones of floats, whose
+/// groups have half of a multiprocessor's registers and would keep others out, and later ones of
+/// integers.
+const FLOATS_FIRST: u32 = 3;
+const INTEGERS_LATER: u32 = 2;
+
 /// Matrices of a launch.
 const MATRICES: usize = 4;
 /// Inputs of a tile of plain sums.
@@ -421,7 +427,8 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
     {
         return Ok(());
     }
-    // All but the first are not waited for by anything near.
+    // The first are waited for soonest. Of several rows the others leave the memory to them; one
+    // row's shall begin at once.
     let mut inputs = Inputs::default();
     let several = by_activation.len() > 1;
     if several {
@@ -437,9 +444,13 @@ pub(in super::super) fn project(gpu: &mut Gpu, a: &Project<'_>) -> Result<(), Er
             None => Input::Made(inputs.get(gpu, activation, x, [a.rows, columns])?),
         };
         let p = Product::plain(operation, &outputs, x, a.rows);
-        match several && index > 0 {
-            true => gpu.behind(|gpu| product(gpu, &p))?,
-            false => product(gpu, &p)?,
+        let run = |gpu: &mut Gpu| product(gpu, &p);
+        match (several, index, a.rows) {
+            (true, 0, 1) if activation == Activation::F32 => gpu.in_quarters(FLOATS_FIRST, run)?,
+            (true, 1.., 1) if activation == Activation::F32 => gpu.beside(run)?,
+            (true, 1.., 1) => gpu.beside_in(INTEGERS_LATER, run)?,
+            (true, 1.., _) => gpu.behind(run)?,
+            _ => run(gpu)?,
         }
     }
     Ok(())

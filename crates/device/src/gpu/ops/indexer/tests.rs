@@ -120,3 +120,65 @@ fn scores_on_matrix_units() {
         assert_eq!(choice, other);
     }
 }
+
+/// The choice of a row that sees so many of a few kinds of keys, and whether a cluster made it.
+fn chosen(
+    [visible, heads, top_k, kinds]: [usize; 4],
+    disabled: Shortcuts,
+    exponents: [u8; 2],
+) -> (Vec<u8>, bool) {
+    let mut gpu = Gpu::host(GpuConfig { disabled, ..GpuConfig::default() })
+        .expect("the machine has a compiler");
+    let arena = gpu.arena();
+    let position = RATIO * visible + 1;
+    gpu.begin(&Step { tokens: vec![0], spans: vec![Span { rows: 0..1, position }] })
+        .expect("a step of one row is taken");
+    let frequencies: Vec<f32> = (0..16).map(|i| 0.7f32.powi(i)).collect();
+    let rope: Rope = gpu.rope(&frequencies).expect("a table is few numbers");
+    let mut bytes = Bytes(9);
+    let mut own: Vec<u8> = bytes.by_ref().take(kinds * fp4::INDEXER_BYTES).collect();
+    for row in own.chunks_exact_mut(fp4::INDEXER_BYTES) {
+        row[64..].iter_mut().for_each(|e| *e = exponents[0] + *e % exponents[1]);
+    }
+    let own = own.as_chunks::<{ fp4::INDEXER_BYTES }>().0;
+    let which: Vec<u8> = bytes.by_ref().take(2 * visible).collect();
+    let which = which.as_chunks::<2>().0.iter().map(|two| usize::from(u16::from_le_bytes(*two)));
+    let raw: Vec<u8> = which.flat_map(|two| own[two % kinds]).collect();
+    let rows = gpu.alloc(arena, Element::Fp4Row, visible + 3).expect("there is memory for a test");
+    gpu.write(rows, 0, &raw).expect("the buffers fit the shapes");
+    let q = floats(&mut gpu, arena, &bytes.floats(heads * WIDTH));
+    let weights = floats(&mut gpu, arena, &bytes.floats(heads));
+    let out = gpu.alloc(arena, Element::U32, top_k).expect("there is memory for a test");
+    let (width, ratio, rows) = (WIDTH, RATIO, &[rows]);
+    let select = IndexSelect { q, weights, heads, width, rope, ratio, top_k, rows, out };
+    gpu.index_select(&select).expect("the buffers fit the shapes");
+    let mut choice = vec![0; 4 * top_k.min(visible)];
+    gpu.read(out, 0, &mut choice).expect("the buffers fit the shapes");
+    let names = gpu.launches().kernels;
+    (choice, names.iter().any(|(name, count)| *name == CLUSTER && *count > 0))
+}
+
+/// A cluster chooses what three launches do: with ties, scores that are no numbers, a group's last
+/// eight keys and groups without any.
+#[test]
+fn a_cluster_chooses() {
+    let plain = [120, 9];
+    let cases = [
+        ([525, 64, 512, 900], plain),
+        ([525, 64, 512, 900], [0, 255]),
+        ([513, 10, 512, 3], plain),
+        ([130, 7, 33, 2], plain),
+        ([40, 64, 6, 40], plain),
+        ([640, 33, 512, 640], plain),
+        ([2048, 64, 512, 200], plain),
+    ];
+    for (shape, exponents) in cases {
+        let (found, cluster) = chosen(shape, Shortcuts::NONE, exponents);
+        assert!(cluster, "{shape:?}");
+        let (wanted, cluster) = chosen(shape, Shortcuts::CLUSTER, exponents);
+        assert!(!cluster, "{shape:?}");
+        assert_eq!(found, wanted, "{shape:?}, exponents of {exponents:?}");
+    }
+    let (_, cluster) = chosen([2049, 4, 512, 200], Shortcuts::NONE, plain);
+    assert!(!cluster, "too many for a cluster");
+}
