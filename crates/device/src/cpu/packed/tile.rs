@@ -250,8 +250,8 @@ fn unpacking<F: IntFormat>(part: &Part<'_>, tiles: usize) -> Option<Pass> {
 /// Most lanes of a vector.
 const MOST_LANES: usize = 2 * TILE_ROWS;
 
-/// Shards of the inputs of a part until they are added, the same one of all inputs side by side: few
-/// are in use at a time, and those shall lie in few lines.
+/// Shards of the inputs of a part until they are added, the same one of all inputs side by side:
+/// few are in use at a time, and those shall lie in few lines.
 type Shards<S> = [[MaybeUninit<<S as Simd>::F>; INPUTS]; SHARDS];
 
 /// Where the shards of inputs go, input after input.

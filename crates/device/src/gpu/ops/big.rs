@@ -26,7 +26,7 @@ const FLOW_ROWS: u32 = 64;
 /// Rows of a lean one.
 const LEAN_ROWS: u32 = 192;
 /// Slots of a slim one, and how many of an expert, on average, are better off there: 48 are a third
-/// faster, and 12 were not; where weights go straight to registers, fewer are too, and up to 96 are.
+/// faster, and 12 were not; where weights go straight to registers, fewer are too, and up to 96.
 const SLIM: usize = 64;
 const SLIM_EACH: [usize; 2] = [32, 56];
 const LEAN_EACH: [usize; 2] = [SLOTS_EACH, 112];
