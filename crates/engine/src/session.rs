@@ -286,8 +286,9 @@ impl Session {
             return;
         }
         let blocks = (end / BLOCK_TOKENS - begin / BLOCK_TOKENS).min(ROOM_MAX);
-        let (block, state) = (self.state().block_bytes(), self.state());
-        let rest = state.checkpoint_bytes(end) + 4 * engine.model.shape().vocabulary;
+        let block = self.state().block_bytes();
+        let logits = size_of::<f32>() * engine.model.shape().vocabulary;
+        let rest = self.state().checkpoint_bytes(end) + logits;
         self.room.lay_out(std::iter::repeat_n(block, blocks).chain([rest]));
     }
 
@@ -342,6 +343,8 @@ impl Session {
         if self.position() - nearest >= ROLLBACK_ROWS {
             self.checkpoint(engine)?;
         }
+        // What was laid out for one that is not taken is let go.
+        self.room = Room::default();
         Ok(())
     }
 

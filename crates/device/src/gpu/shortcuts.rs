@@ -58,7 +58,8 @@ impl Shortcuts {
     pub const SHARED: Shortcuts = Shortcuts(65_536);
     /// Attention of one row is one launch of groups that exchange by shared memory.
     pub const ATTEND: Shortcuts = Shortcuts(131_072);
-    /// Output products of one row have their weights in shared memory before attention has ended.
+    /// Output products of one row, and query heads, have their weights in shared memory before the
+    /// row is there.
     pub const AHEAD: Shortcuts = Shortcuts(262_144);
 
     /// The names of all of them.

@@ -166,6 +166,7 @@ fn rows_of(work: &[Work<'_, Session>]) -> (Step, Vec<usize>) {
     (Step { tokens, spans }, wanted)
 }
 
+/// Before a step: memory for copies of what it makes of each session.
 fn make_room(engine: &mut Engine, work: &mut [Work<'_, Session>]) {
     for Work { session, tokens, .. } in work {
         session.make_room(engine, session.position() + tokens.len());

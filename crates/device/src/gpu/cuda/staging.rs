@@ -1,9 +1,11 @@
-//! Uploads through pinned memory.
+//! Copies through pinned memory.
 //!
 //! A small upload (a step's table) takes the next of a ring of slots on the main stream and waits
 //! for nobody. A large one (weights) is cut into pieces that several threads copy into slots of
 //! their own and send on streams of their own, so that reading the source, which may be a mapped
 //! file, overlaps with the bus. Either way the call is back as soon as the source was read.
+//!
+//! Downloads are back when all is there; the same threads lay down large ones.
 
 use super::super::driver::{Address, Fill};
 use super::context::{Context, Event, Pinned, Stream};
@@ -22,7 +24,7 @@ const LANES_MAX: usize = 8;
 /// Pieces of a thread that may be on their way at once.
 const LANE_SLOTS: usize = 2;
 
-/// Bytes of a load of a large download, no more than a piece's: its lanes have so many at once.
+/// Bytes that a lane fetches at a time of a large download, no more than a piece's.
 const LOAD_BYTES: usize = 1 << 20;
 /// What ranges begin at a multiple of in a load.
 const RANGE_ALIGN: usize = 64;
@@ -222,18 +224,17 @@ impl Staging {
     }
 }
 
-/// Bytes that come in one go.
-#[derive(Debug, PartialEq, Eq)]
-struct Copy {
+/// Bytes that come in one go, and where they come to in a slot.
+struct Fetch {
     from: u64,
     at: usize,
     bytes: usize,
 }
 
-/// What a slot takes: where it comes from, and where it goes.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// What a slot takes, and the places that it goes to.
+#[derive(Default)]
 struct Load<'b> {
-    copies: Vec<Copy>,
+    copies: Vec<Fetch>,
     places: Vec<(usize, &'b mut [u8])>,
 }
 
@@ -254,7 +255,7 @@ fn loads(ranges: Vec<(Address, Vec<&mut [u8]>)>) -> Vec<Load<'_>> {
                 let bytes = own.len();
                 match load.copies.last_mut() {
                     Some(last) if is_open => last.bytes += bytes,
-                    _ => load.copies.push(Copy { from, at, bytes }),
+                    _ => load.copies.push(Fetch { from, at, bytes }),
                 }
                 load.places.push((at, own));
                 (from, at, is_open) = (from + bytes as u64, at + bytes, true);

@@ -199,10 +199,10 @@ fn attend_few(
     let tiles = a.heads.div_ceil(TILE_HEADS);
     let [codes, scales] = gpu.prepare_narrow(out, [heads, a.width as usize], NARROW)?;
     let mut arguments = *a;
+    if take_heads(gpu, &mut arguments, q, table) {
+        gpu.take_along(q);
+    }
     if in_one_launch(gpu, a, n) {
-        if take_heads(gpu, &mut arguments, q, table) {
-            gpu.take_along(q);
-        }
         let places = [
             q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out, codes, scales,
         ];
@@ -215,9 +215,6 @@ fn attend_few(
     let sums = gpu.scratch(Scratch::Sums, size(&[heads, 4]))?;
     let weights = gpu.scratch(Scratch::Weights, size(&[heads, stride, 2]))?;
     let shrinks = gpu.scratch(Scratch::Shrinks, size(&[heads, stride / KEYS_TILE, 4]))?;
-    if take_heads(gpu, &mut arguments, q, table) {
-        gpu.take_along(q);
-    }
     let places = [q, kv, choice, positions, span_of, spans, rings, rows, table, scores];
     let (all, each) = (small(OPERATION, stride / KEYS_TILE)?, n.saturating_mul(tiles));
     let splits = (SCORES_AT_ONCE * gpu.multiprocessors() / each.max(1)).max(1);

@@ -56,7 +56,8 @@ pub(super) struct Kernel {
     float: bool,
     /// Groups that a multiprocessor should have shared memory for.
     together: u32,
-    /// Whether it is one of `tiles_direct.k`, whose groups go on from tile to tile.
+    /// Whether it takes weights from registers (`tiles_direct.k`, `tiles_lean.k`): its groups go on
+    /// from tile to tile.
     direct: bool,
 }
 
