@@ -439,8 +439,10 @@ impl Gpu {
         })
     }
 
-    /// Scratch memory of at least so many bytes.
+    /// Scratch memory of at least so many bytes. Where it grows, what was put off is run: nothing
+    /// may be taken along yet.
     fn scratch(&mut self, which: Scratch, bytes: usize) -> Result<Place, Error> {
+        debug_assert_eq!(self.taken, Place::NONE, "taken along before there was memory");
         let bytes = (bytes as u64).max(256);
         if let Some((address, have)) = self.scratch.get(&which).copied() {
             if have >= bytes {

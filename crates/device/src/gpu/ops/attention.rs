@@ -199,10 +199,10 @@ fn attend_few(
     let tiles = a.heads.div_ceil(TILE_HEADS);
     let [codes, scales] = gpu.prepare_narrow(out, [heads, a.width as usize], NARROW)?;
     let mut arguments = *a;
-    if take_heads(gpu, &mut arguments, q, table) {
-        gpu.take_along(q);
-    }
     if in_one_launch(gpu, a, n) {
+        if take_heads(gpu, &mut arguments, q, table) {
+            gpu.take_along(q);
+        }
         let places = [
             q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out, codes, scales,
         ];
@@ -215,6 +215,9 @@ fn attend_few(
     let sums = gpu.scratch(Scratch::Sums, size(&[heads, 4]))?;
     let weights = gpu.scratch(Scratch::Weights, size(&[heads, stride, 2]))?;
     let shrinks = gpu.scratch(Scratch::Shrinks, size(&[heads, stride / KEYS_TILE, 4]))?;
+    if take_heads(gpu, &mut arguments, q, table) {
+        gpu.take_along(q);
+    }
     let places = [q, kv, choice, positions, span_of, spans, rings, rows, table, scores];
     let (all, each) = (small(OPERATION, stride / KEYS_TILE)?, n.saturating_mul(tiles));
     let splits = (SCORES_AT_ONCE * gpu.multiprocessors() / each.max(1)).max(1);
@@ -267,7 +270,6 @@ fn attend_tiles(
     };
     let four = name == "attend_four";
     if four {
-        // Before anything is taken along: scratch memory that grows runs what was put off.
         let shape = [size(&[n as usize, a.heads as usize]), a.width as usize];
         places[11..].copy_from_slice(&gpu.prepare_narrow(out, shape, NARROW)?);
     }
