@@ -374,6 +374,18 @@ unsafe impl Arguments for SpreadArgs {
     const NAME: &'static str = "SpreadArgs";
 }
 
+/// A spread and the mixing product behind it, of very many rows.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct SpreadMixArgs {
+    pub rows: u32,
+    pub width: u32,
+}
+// SAFETY: repr(C) of two u32.
+unsafe impl Arguments for SpreadMixArgs {
+    const NAME: &'static str = "SpreadMixArgs";
+}
+
 /// Mixing matrices of many rows.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -614,6 +626,7 @@ pub(crate) const TWINS: &[(&str, usize)] = &[
     twin::<HcArgs>(),
     twin::<HcRouteArgs>(),
     twin::<SpreadArgs>(),
+    twin::<SpreadMixArgs>(),
     twin::<MixingArgs>(),
     twin::<SteerArgs>(),
     twin::<GatherArgs>(),

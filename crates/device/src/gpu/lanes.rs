@@ -141,6 +141,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("shards_bf16", 1 << 2),
     ("shards_f16", 1 << 2),
     ("sort_slots", 0b1110),
+    ("spread_mix_f16", 0b10_0100),
     ("staged_iq2_xxs", 0b1010_1010),
     ("staged_q2_k", 0b1010_1010),
     ("staged_q4_k", 0b1010_1010),

@@ -1,7 +1,8 @@
 //! Embedding, hyper-connections, norms, row copies.
 
 use super::super::arguments::{
-    EmbedArgs, GatherArgs, HcArgs, MixingArgs, RmsArgs, ShardsArgs, SpreadArgs, SteerArgs,
+    EmbedArgs, GatherArgs, HcArgs, MixingArgs, RmsArgs, ShardsArgs, SpreadArgs, SpreadMixArgs,
+    SteerArgs,
 };
 use super::super::owed::{Owed, Work};
 use super::super::prepared::NARROW;
@@ -21,6 +22,10 @@ use ironstar_quant::{Activation, Format};
 /// `STREAMS_MAX` and `SOME_COLUMNS` of the kernels.
 const STREAMS_MAX: usize = 8;
 const SOME_COLUMNS: usize = 2048;
+
+/// The kernel of a spread and the mix behind it of very many rows, and rows of a group.
+const SPREAD_MIX: &str = "spread_mix_f16";
+const MANY_ROWS: u32 = 32;
 
 fn check_streams(operation: &'static str, streams: usize, width: usize) -> Result<(), Error> {
     check(
@@ -217,7 +222,7 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
     let (from, mixes, shards) = match ahead {
         Some([next, shards]) => {
             gpu.counters.dense_bytes += gpu.weights(operation, matrix)?.matrix_bytes;
-            (next, shards, 1)
+            (next, shards, if next == x { small(operation, matrix.rows)? } else { 1 })
         }
         None => {
             let (mixes, shards) = mixes(gpu, operation, &a.weights, x, n)?;
@@ -302,7 +307,8 @@ pub(in super::super) fn hc_post(gpu: &mut Gpu, a: &HcPost) -> Result<(), Error> 
     let arguments = SpreadArgs { streams: small(operation, s)?, width: small(operation, width)? };
     let pending = Pending { places: [z, x, post, comb], arguments };
     gpu.settle()?;
-    let able = registers_kernel(s, width).is_some() && (n == 1 || some_spread(gpu, n, width));
+    let fits = n == 1 || some_spread(gpu, n, width) || many_spread(gpu, n);
+    let able = registers_kernel(s, width).is_some() && fits;
     if able && gpu.takes(Shortcuts::SPREAD) {
         gpu.pending = Some(pending);
         return Ok(());
@@ -318,6 +324,11 @@ pub(in super::super) fn hc_post(gpu: &mut Gpu, a: &HcPost) -> Result<(), Error> 
 fn some_spread(gpu: &Gpu, rows: usize, width: usize) -> bool {
     let room = gpu.driver.facts().group_bytes >= pool_bytes("post_shards_some_f16");
     rows <= SOME_ROWS && width / 2 <= SOME_COLUMNS && room && gpu.takes(Shortcuts::FEW)
+}
+
+/// Whether `fast/streams_many.k` spreads so many rows on the way to the next mix.
+fn many_spread(gpu: &Gpu, rows: usize) -> bool {
+    rows > SOME_ROWS && gpu.driver.facts().group_bytes >= pool_bytes(SPREAD_MIX)
 }
 
 /// Records a spread by itself.
@@ -353,15 +364,18 @@ fn spread_and_mix(
     };
     let (matrix, operation) = (weights.matrix, "hc_pre");
     let n = gpu.rows.len();
+    let spread = size(&[arguments.streams as usize, arguments.width as usize]);
+    if own != x || matrix.columns != spread {
+        return Ok(None);
+    }
+    if n > SOME_ROWS {
+        return spread_many(gpu, operation, matrix);
+    }
     let Some(name) = decode::shards_kernel(gpu, operation, matrix, n)? else {
         let why = || format!("a matrix of {:?}", matrix.format);
         gpu.goes_without(Shortcuts::SPREAD, operation, why)?;
         return Ok(None);
     };
-    let spread = size(&[arguments.streams as usize, arguments.width as usize]);
-    if own != x || matrix.columns != spread {
-        return Ok(None);
-    }
     let name = match (name == "shards_f16", n == 1) {
         (true, true) => "post_shards_f16",
         (false, true) => "post_shards_bf16",
@@ -384,6 +398,28 @@ fn spread_and_mix(
     };
     gpu.launch(name, grid, STREAMS_GROUP, &places, &arguments)?;
     Ok(Some([next, out]))
+}
+
+/// The same of very many rows: the streams lie in their place, each row's shards side by side.
+fn spread_many(
+    gpu: &mut Gpu,
+    operation: &'static str,
+    matrix: Matrix,
+) -> Result<Option<[Place; 2]>, Error> {
+    let own = gpu.weights(operation, matrix)?;
+    if own.format() != Format::F16 {
+        return Ok(None);
+    }
+    let address = Place::At(own.address);
+    // Scratch memory that has to grow runs what was recorded, the spread with it.
+    let mixes = gpu.scratch(Scratch::Mixes, size(&[gpu.rows.len(), 8, matrix.rows, 4]))?;
+    let Some(Pending { places: [z, x, post, comb], arguments }) = gpu.pending.take() else {
+        return Ok(None);
+    };
+    let (rows, width) = (gpu.n(), arguments.width);
+    let (arguments, grid) = (SpreadMixArgs { rows, width }, [rows.div_ceil(MANY_ROWS), 2, 1]);
+    gpu.launch(SPREAD_MIX, grid, STREAMS_GROUP, &[address, z, x, post, comb, mixes], &arguments)?;
+    Ok(Some([x, mixes]))
 }
 
 /// Kernels of `fast/streams.k` have the sums of `hc_pre` for the widths of known models, and leave
