@@ -171,14 +171,15 @@ pub(super) fn makes_heads(gpu: &Gpu, width: usize, heads: &HeadArgs) -> bool {
         && multiplies_together(gpu, width, heads.pairs)
 }
 
-/// Takes along what is owed of the queries, if it is what the kernels of few rows can do.
-fn take_heads(gpu: &Gpu, a: &mut AttendArgs, q: Place, table: Place) -> bool {
+/// The next launch makes what is owed of the queries on its way, if it can; says whether it does.
+fn take_heads(gpu: &mut Gpu, a: &mut AttendArgs, q: Place, table: Place) -> bool {
     let Some(Owed { work: Work::Heads { table: own, arguments }, .. }) = gpu.owed_of(q) else {
         return false;
     };
     let fits = own == table && arguments.heads == a.heads && a.width as usize == FEW_WIDTH;
     if fits {
         (a.made, a.eps) = (2 | arguments.norm, arguments.eps);
+        gpu.take_along(q);
     }
     fits
 }
@@ -200,9 +201,7 @@ fn attend_few(
     let [codes, scales] = gpu.prepare_narrow(out, [heads, a.width as usize], NARROW)?;
     let mut arguments = *a;
     if in_one_launch(gpu, a, n) {
-        if take_heads(gpu, &mut arguments, q, table) {
-            gpu.take_along(q);
-        }
+        take_heads(gpu, &mut arguments, q, table);
         let places = [
             q, kv, choice, positions, span_of, spans, rings, rows, sinks, table, out, codes, scales,
         ];
@@ -215,9 +214,7 @@ fn attend_few(
     let sums = gpu.scratch(Scratch::Sums, size(&[heads, 4]))?;
     let weights = gpu.scratch(Scratch::Weights, size(&[heads, stride, 2]))?;
     let shrinks = gpu.scratch(Scratch::Shrinks, size(&[heads, stride / KEYS_TILE, 4]))?;
-    if take_heads(gpu, &mut arguments, q, table) {
-        gpu.take_along(q);
-    }
+    take_heads(gpu, &mut arguments, q, table);
     let places = [q, kv, choice, positions, span_of, spans, rings, rows, table, scores];
     let (all, each) = (small(OPERATION, stride / KEYS_TILE)?, n.saturating_mul(tiles));
     let splits = (SCORES_AT_ONCE * gpu.multiprocessors() / each.max(1)).max(1);
@@ -274,9 +271,6 @@ fn attend_tiles(
         places[11..].copy_from_slice(&gpu.prepare_narrow(out, shape, NARROW)?);
     }
     let made = four && take_heads(gpu, a, q, table);
-    if made {
-        gpu.take_along(q);
-    }
     let places = if four { &places[..] } else { &places[..11] };
     gpu.launch(name, [a.heads.div_ceil(each), n, 1], TILE_GROUP, places, a)?;
     if made {

@@ -220,9 +220,9 @@ pub(in super::super) fn hc_pre(gpu: &mut Gpu, a: &HcPre) -> Result<(), Error> {
         _ => None,
     };
     let (from, mixes, shards) = match ahead {
-        Some([next, shards]) => {
+        Some(ahead) => {
             gpu.counters.dense_bytes += gpu.weights(operation, matrix)?.matrix_bytes;
-            (next, shards, if next == x { small(operation, matrix.rows)? } else { 1 })
+            ahead
         }
         None => {
             let (mixes, shards) = mixes(gpu, operation, &a.weights, x, n)?;
@@ -352,13 +352,14 @@ pub(in super::super) fn spread(gpu: &mut Gpu, pending: &Pending) -> Result<(), E
     gpu.launch(name, grid, GROUP, &pending.places, &pending.arguments)
 }
 
-/// The shards of a mixing matrix times the streams as a pending spread leaves them, and those
-/// streams in scratch memory; `None`: there is no pending spread of these streams, or no kernel.
+/// The streams as a pending spread leaves them, the shards of a mixing matrix times those, and how
+/// these lie (`HcArgs`); `None`: there is no pending spread of these streams, or no kernel. Streams
+/// of few rows are in scratch memory then.
 fn spread_and_mix(
     gpu: &mut Gpu,
     weights: &HcWeights,
     x: Place,
-) -> Result<Option<[Place; 2]>, Error> {
+) -> Result<Option<(Place, Place, u32)>, Error> {
     let Some(Pending { places: [z, own, post, comb], arguments }) = gpu.pending else {
         return Ok(None);
     };
@@ -397,15 +398,15 @@ fn spread_and_mix(
         _ => [8, gpu.n(), 1],
     };
     gpu.launch(name, grid, STREAMS_GROUP, &places, &arguments)?;
-    Ok(Some([next, out]))
+    Ok(Some((next, out, 1)))
 }
 
-/// The same of very many rows: the streams lie in their place, each row's shards side by side.
+/// The same of very many rows, in their place.
 fn spread_many(
     gpu: &mut Gpu,
     operation: &'static str,
     matrix: Matrix,
-) -> Result<Option<[Place; 2]>, Error> {
+) -> Result<Option<(Place, Place, u32)>, Error> {
     let own = gpu.weights(operation, matrix)?;
     if own.format() != Format::F16 {
         return Ok(None);
@@ -419,7 +420,7 @@ fn spread_many(
     let (rows, width) = (gpu.n(), arguments.width);
     let (arguments, grid) = (SpreadMixArgs { rows, width }, [rows.div_ceil(MANY_ROWS), 2, 1]);
     gpu.launch(SPREAD_MIX, grid, STREAMS_GROUP, &[address, z, x, post, comb, mixes], &arguments)?;
-    Ok(Some([x, mixes]))
+    Ok(Some((x, mixes, small(operation, matrix.rows)?)))
 }
 
 /// Kernels of `fast/streams.k` have the sums of `hc_pre` for the widths of known models, and leave
