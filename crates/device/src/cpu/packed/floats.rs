@@ -1,16 +1,22 @@
 //! Float formats: one vector of rows times the inputs of a part.
+//!
+//! Inputs stay where they are: a row is one stream, and with two tiles at a time an element meets
+//! thirty-two output rows once it is in a register, so panels would save less than they cost.
 
 use super::TILE_ROWS;
 use super::layout::LINE;
-use super::panel::{PANEL_ROWS, kernel_rows};
 use super::simd::Simd;
-use super::tile::{FloatFormat, Gather, Vector};
+use super::tile::{FloatFormat, Gather, Vector, tiles_of};
 use ironstar_quant::part_blocks;
 use std::ops::Range;
 
 /// How far ahead weights are asked for, in bytes: with so little work beside a line farther is no
 /// faster.
 const AHEAD: usize = 4096;
+/// The same for each of many inputs, in elements.
+const INPUT_AHEAD: usize = 256;
+/// Inputs that are many: there is a turn for either of two tiles.
+pub(super) const MANY: usize = 12;
 
 /// Some shards of one vector of rows times all its inputs, several inputs at a time.
 ///
@@ -18,12 +24,19 @@ const AHEAD: usize = 4096;
 /// As for `int_inputs` of `tile.rs`.
 #[inline(always)]
 pub(super) unsafe fn inputs<S: Simd, F: FloatFormat>(vector: &Vector<'_>, mut to: Gather<'_, S>) {
-    // SAFETY: the caller's promise; inputs stay in the part's range; the panels are theirs.
+    // SAFETY: the caller's promise; inputs stay in the part's range.
     unsafe {
-        if S::PANELS
-            && let Some(panels) = &vector.part.panels
-        {
-            return float_panels::<S, F>(vector, panels.of_group(vector.group), to);
+        if tiles_of::<S>() > 1 {
+            while to.len(vector) >= 6 {
+                float_rows::<S, F, 6, 2>(vector, &mut to);
+            }
+            while to.len(vector) >= 3 {
+                float_rows::<S, F, 3, 4>(vector, &mut to);
+            }
+            while to.len(vector) > 0 {
+                float_rows::<S, F, 1, 8>(vector, &mut to);
+            }
+            return;
         }
         while S::FLOAT_ROWS >= 6 && to.len(vector) >= 6 {
             float_rows::<S, F, 6, 4>(vector, &mut to);
@@ -40,64 +53,80 @@ pub(super) unsafe fn inputs<S: Simd, F: FloatFormat>(vector: &Vector<'_>, mut to
     }
 }
 
-/// All inputs of a part from their panels.
-///
-/// # Safety
-/// As for [`inputs`]; `from` are the panels of the vector's group.
-#[inline(always)]
-unsafe fn float_panels<S: Simd, F: FloatFormat>(
-    vector: &Vector<'_>,
-    mut from: &[u32],
-    mut to: Gather<'_, S>,
-) {
-    let columns = vector.part.plan.blocks;
-    loop {
-        let count = to.len(vector).min(PANEL_ROWS);
-        if count == 0 {
-            return;
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            match kernel_rows(count) {
-                2 => float_panel::<S, F, 2, 8>(vector, from, count, &mut to),
-                3 => float_panel::<S, F, 3, 8>(vector, from, count, &mut to),
-                4 => float_panel::<S, F, 4, 4>(vector, from, count, &mut to),
-                6 => float_panel::<S, F, 6, 4>(vector, from, count, &mut to),
-                8 => float_panel::<S, F, 8, 2>(vector, from, count, &mut to),
-                10 => float_panel::<S, F, 10, 2>(vector, from, count, &mut to),
-                _ => float_panel::<S, F, PANEL_ROWS, 2>(vector, from, count, &mut to),
-            }
-        }
-        if to.len(vector) > 0 {
-            from = &from[PANEL_ROWS * columns..];
-        }
-    }
-}
-
-/// One panel of `R` rows, the first `count` of which count, `L` accumulators of each at a time.
-///
-/// # Safety
-/// As for [`float_panels`].
-#[inline(always)]
-unsafe fn float_panel<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
-    vector: &Vector<'_>,
-    from: &[u32],
-    count: usize,
-    to: &mut Gather<'_, S>,
-) {
-    let from = from[..vector.part.plan.blocks * R].as_ptr().cast::<f32>();
-    let mut values = [from; R];
-    for (r, values) in values.iter_mut().enumerate() {
-        *values = from.wrapping_add(r);
-    }
-    // SAFETY: the caller's promise; the panel has all columns by the slice above.
-    unsafe { float_shards::<S, F, R, L, R>(vector, &values, count, to) }
-}
-
 /// Elements of a shard: float shards are cut on 32 elements, the last may be short.
 fn shard_elements(columns: usize, shards: usize, shard: usize) -> Range<usize> {
     let units = part_blocks(columns.div_ceil(32), shards, shard);
     (units.start * 32).min(columns)..(units.end * 32).min(columns)
+}
+
+/// What is asked for beside every eight elements.
+struct Ahead {
+    /// Whether weights that come shortly; else a share of those of the next pass over a tile.
+    soon: bool,
+    /// How far behind these weights that share lies.
+    bytes: usize,
+    /// Which of the lines of eight elements it is.
+    lines: Range<usize>,
+}
+
+impl Ahead {
+    /// Lines of eight elements of weights.
+    const fn lines<F: FloatFormat>() -> usize {
+        8 * TILE_ROWS * F::BYTES / LINE
+    }
+
+    /// For the `R` inputs from `start` on. One tile's weights are asked for by the first inputs
+    /// that meet them, shortly before; with two tiles the many inputs share the next pass, each
+    /// time lines of the other tile.
+    #[inline(always)]
+    fn of<S: Simd, F: FloatFormat, const R: usize>(
+        vector: &Vector<'_>,
+        shards: &Range<usize>,
+        start: usize,
+    ) -> Self {
+        let (part, at) = (vector.part, start - vector.part.inputs.start);
+        let tiles = tiles_of::<S>();
+        if tiles == 1 {
+            return Ahead { soon: at == 0, bytes: AHEAD, lines: 0..0 };
+        }
+        let (all, turn) = (Self::lines::<F>(), at / R);
+        let share = all.div_ceil(part.inputs.len().div_ceil(R * tiles));
+        let lines = (turn / tiles * share).min(all)..((turn / tiles + 1) * share).min(all);
+        let first = |shard| {
+            shard_elements(part.x.columns(), part.shards, shard).start * TILE_ROWS * F::BYTES
+        };
+        let next = if shards.end == part.shards {
+            tiles * part.plan.tile_bytes
+        } else {
+            first(shards.end)
+        };
+        let bytes = next - first(shards.start) + turn % tiles * part.plan.tile_bytes;
+        Ahead { soon: false, bytes, lines }
+    }
+
+    /// Asks for what is due beside weights, and for what comes of inputs if there are many.
+    ///
+    /// # Safety
+    /// The machine has `S`.
+    #[inline(always)]
+    unsafe fn ask<S: Simd, F: FloatFormat>(&self, weights: *const u8, inputs: &[*const f32]) {
+        // SAFETY: the caller's promise; any address may be asked for.
+        unsafe {
+            if self.soon {
+                for line in 0..Self::lines::<F>() {
+                    S::prefetch(weights.wrapping_add(self.bytes + line * LINE));
+                }
+            }
+            for line in self.lines.clone() {
+                S::prefetch_far(weights.wrapping_add(self.bytes + line * LINE));
+            }
+            if tiles_of::<S>() > 1 {
+                for input in inputs {
+                    S::prefetch(input.wrapping_add(INPUT_AHEAD).cast());
+                }
+            }
+        }
+    }
 }
 
 /// The next `R` inputs.
@@ -109,65 +138,36 @@ unsafe fn float_rows<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
     vector: &Vector<'_>,
     to: &mut Gather<'_, S>,
 ) {
-    let (x, start) = (vector.part.x, to.next);
+    let (x, start, shards) = (vector.part.x, to.next, to.shards.clone());
     let values: [_; R] = std::array::from_fn(|r| x.values(vector.input(start + r).1).as_ptr());
-    // SAFETY: the caller's promise; a row has as many values as the tile has columns.
-    unsafe { float_shards::<S, F, R, L, 1>(vector, &values, R, to) }
-}
-
-/// The next `count` of `R` inputs, whose elements lie `STRIDE` apart: an accumulator for each
-/// element index mod 8, `L` of the eight at a time: the fewer there are, the more inputs meet a
-/// loaded weight. Their tree adds neighbours first, so a pass of two or four of them is done when
-/// it ends.
-///
-/// # Safety
-/// As for [`inputs`]; `values` have all columns.
-#[inline(always)]
-unsafe fn float_shards<
-    S: Simd,
-    F: FloatFormat,
-    const R: usize,
-    const L: usize,
-    const STRIDE: usize,
->(
-    vector: &Vector<'_>,
-    values: &[*const f32; R],
-    count: usize,
-    to: &mut Gather<'_, S>,
-) {
-    let columns = vector.part.x.columns();
-    let (first, shards) = (to.next == vector.part.inputs.start, to.shards.clone());
+    let ahead = Ahead::of::<S, F, R>(vector, &shards, start);
     // SAFETY: the machine has `S`; elements are below `columns`, as many as values and tile have;
     // all shards of the pass are written.
     unsafe {
         if shards.end == vector.part.shards {
-            vector.expect::<S>(to.next, count);
+            vector.expect::<S>(start, R);
         }
-        let slots = to.slots(vector, count);
+        let slots = to.slots(vector, R);
         for shard in shards {
-            let elements = shard_elements(columns, vector.part.shards, shard);
-            let sums = float_shard::<S, F, R, L, STRIDE>(vector, values, (elements, first));
-            slots.put(shard, sums);
+            let elements = shard_elements(x.columns(), vector.part.shards, shard);
+            slots.put(shard, float_shard::<S, F, R, L>(vector, &values, elements, &ahead));
         }
-        to.done(vector, count);
+        to.done(vector, R);
     }
 }
 
-/// One shard of [`float_shards`], which asks for weights ahead if these rows are the first.
+/// One shard of `R` inputs: an accumulator for each element index mod 8, `L` of the eight at a
+/// time: the fewer there are, the more inputs meet a loaded weight. Their tree adds neighbours
+/// first, so a pass of two or four of them is done when it ends.
 ///
 /// # Safety
 /// The machine has `S`; the elements are in the tile and in the values.
 #[inline(always)]
-unsafe fn float_shard<
-    S: Simd,
-    F: FloatFormat,
-    const R: usize,
-    const L: usize,
-    const STRIDE: usize,
->(
+unsafe fn float_shard<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
     vector: &Vector<'_>,
     values: &[*const f32; R],
-    (elements, first): (Range<usize>, bool),
+    elements: Range<usize>,
+    ahead: &Ahead,
 ) -> [S::F; R] {
     // SAFETY: the caller's promise.
     unsafe {
@@ -177,20 +177,22 @@ unsafe fn float_shard<
             let mut acc = [[S::zero(); L]; R];
             let mut k = elements.start + lanes * L;
             while k + L <= elements.end {
-                if first && lanes == 0 {
-                    let weights = vector.fields[0].wrapping_add(k * TILE_ROWS * F::BYTES + AHEAD);
-                    for line in 0..8 * TILE_ROWS * F::BYTES / LINE {
-                        S::prefetch(weights.wrapping_add(line * LINE));
+                if lanes == 0 {
+                    let mut next = *values;
+                    for next in &mut next {
+                        *next = next.wrapping_add(k);
                     }
+                    let weights = vector.fields[0].wrapping_add(k * TILE_ROWS * F::BYTES);
+                    ahead.ask::<S, F>(weights, &next);
                 }
                 for lane in 0..L {
-                    float_step::<S, F, R, L, STRIDE>(vector, values, k + lane, lane, &mut acc);
+                    float_step::<S, F, R, L>(vector, values, k + lane, lane, &mut acc);
                 }
                 k += 8;
             }
             for lane in 0..L {
                 if k + lane < elements.end {
-                    float_step::<S, F, R, L, STRIDE>(vector, values, k + lane, lane, &mut acc);
+                    float_step::<S, F, R, L>(vector, values, k + lane, lane, &mut acc);
                 }
             }
             for (pairs, acc) in pairs.iter_mut().zip(&acc) {
@@ -215,13 +217,7 @@ unsafe fn float_shard<
 /// # Safety
 /// The machine has `S`; element `k` is in the tile and in the values.
 #[inline(always)]
-unsafe fn float_step<
-    S: Simd,
-    F: FloatFormat,
-    const R: usize,
-    const L: usize,
-    const STRIDE: usize,
->(
+unsafe fn float_step<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
     vector: &Vector<'_>,
     values: &[*const f32; R],
     k: usize,
@@ -230,9 +226,10 @@ unsafe fn float_step<
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let w = F::load::<S>(vector.fields[0].add(k * TILE_ROWS * F::BYTES));
+        let weights = vector.fields[0].add(k * TILE_ROWS * F::BYTES);
+        let w = S::weights::<F>(weights, vector.part.plan.tile_bytes);
         for (acc, values) in acc.iter_mut().zip(values) {
-            acc[lane] = S::fma(w, S::splat_f32(*values.add(k * STRIDE)), acc[lane]);
+            acc[lane] = S::fma(w, S::splat_f32(*values.add(k)), acc[lane]);
         }
     }
 }

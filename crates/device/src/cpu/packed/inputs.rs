@@ -49,11 +49,6 @@ unsafe impl Words for Woven256 {
     const WORDS: usize = 73;
 }
 
-// SAFETY: a float is a word.
-unsafe impl Words for f32 {
-    const WORDS: usize = 1;
-}
-
 /// Words of a [`Record32`] behind its codes.
 pub(crate) mod narrow_words {
     pub(crate) const SCALE: usize = 8;

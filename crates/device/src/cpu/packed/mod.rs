@@ -46,7 +46,7 @@ pub(super) use amx::is_present as has_amx;
 
 use super::isa::Isa;
 use ironstar_quant::Format;
-use panel::{Floats, GatherFn};
+use panel::GatherFn;
 use simd::Simd;
 use std::marker::PhantomData;
 use tile::{FloatFormat, FloatTiles, IntFormat, IntTiles, Part};
@@ -126,8 +126,7 @@ fn integers<S: Simd, F: IntFormat>() -> Kernel {
 }
 
 fn floats<S: Simd, F: FloatFormat>() -> Kernel {
-    let gather = S::PANELS.then_some(panel::gather::<Floats> as GatherFn);
-    Kernel { run: float_tiles::<S, F>, gather }
+    Kernel { run: float_tiles::<S, F>, gather: None }
 }
 
 unsafe fn int_tiles<S: Simd, F: IntFormat>(part: &Part<'_>) {

@@ -8,6 +8,7 @@
 use super::avx512::Sixteen;
 use super::inputs::narrow_words;
 use super::simd::{Codes, Simd, TileKernel, at};
+use super::tile::FloatFormat;
 use std::arch::x86_64::*;
 
 /// The rows of two tiles, if they have been unpacked side by side.
@@ -162,6 +163,14 @@ impl<const TWO: bool> Simd for Pair<TWO> {
         unsafe {
             let [low, high] = [Sixteen::<TWO>::grid(indices[0]), Sixteen::<TWO>::grid(indices[1])];
             [[low[0], high[0]], [low[1], high[1]]]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn weights<W: FloatFormat>(from: *const u8, apart: usize) -> F {
+        // SAFETY: the caller's promise.
+        unsafe {
+            [W::load::<Sixteen<TWO>>(from), W::load::<Sixteen<TWO>>(from.wrapping_add(apart))]
         }
     }
 

@@ -41,23 +41,11 @@ impl<'a> Panels<'a> {
 
 /// What the rows of an input are made of.
 pub(crate) trait Rows {
-    /// A block, or a single float.
+    /// A block.
     type Record: Words;
 
     /// The blocks of a row.
     fn records<'a>(x: &View<'a>, row: usize) -> &'a [Self::Record];
-}
-
-/// Rows of plain floats.
-pub(crate) struct Floats;
-
-impl Rows for Floats {
-    type Record = f32;
-
-    #[inline(always)]
-    fn records<'a>(x: &View<'a>, row: usize) -> &'a [f32] {
-        x.values(row)
-    }
 }
 
 /// Lays out the inputs of a part in a buffer.

@@ -4,6 +4,7 @@
 //! never meets another one, the number of lanes decides nothing about bits.
 
 use super::supers::grid_codes;
+use super::tile::FloatFormat;
 
 /// An instruction set of vectors with [`Simd::LANES`] lanes of 32 bits.
 ///
@@ -164,6 +165,16 @@ pub(crate) trait Simd {
     unsafe fn load_bf16(from: *const u8) -> Self::F;
     /// LANES exponents e as 2^(e - 128): what `ironstar_quant::mxfp4::half_scale` gives.
     unsafe fn load_half_e8m0(from: *const u8) -> Self::F;
+    /// LANES weights of a float format: `from` on, or where vectors are of two tiles, the second
+    /// one's `apart` bytes behind.
+    #[inline(always)]
+    unsafe fn weights<W: FloatFormat>(from: *const u8, _apart: usize) -> Self::F
+    where
+        Self: Sized,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { W::load::<Self>(from) }
+    }
     unsafe fn store(to: *mut f32, a: Self::F);
 }
 

@@ -68,17 +68,16 @@ impl Part<'_> {
         (at, self.picks.map_or(at, |picks| picks[at] as usize))
     }
 
-    /// The tiles that [`Simd::Two`] does: pairs of whole tiles with rows of one group.
+    /// The tiles that [`Simd::Two`] does: pairs of tiles with rows of one group.
     fn pairs(&self) -> Range<usize> {
         let Range { start, end } = self.tiles;
         let group_rows = self.rows / self.groups;
         // Groups begin with a pair, or each would have to be looked at.
         let first = if self.groups == 1 { start } else { start.next_multiple_of(2) };
-        let whole = end.min(self.rows / TILE_ROWS);
-        if first >= whole || self.groups > 1 && !group_rows.is_multiple_of(2 * TILE_ROWS) {
+        if first >= end || self.groups > 1 && !group_rows.is_multiple_of(2 * TILE_ROWS) {
             return start..start;
         }
-        first..first + (whole - first) / 2 * 2
+        first..first + (end - first) / 2 * 2
     }
 }
 
@@ -185,7 +184,7 @@ impl<F: IntFormat> TileKernel for IntTiles<'_, F> {
                 each_vector::<S::Two>(part, pairs.clone(), pass, int_pairs::<S, F>);
             }
             let unpacking = if S::PANELS { unpacking::<F>(part, 1) } else { None };
-            let pass = unpacking.unwrap_or_else(|| resident(part));
+            let pass = unpacking.unwrap_or_else(|| resident(part, 1));
             for tiles in [part.tiles.start..pairs.start, pairs.end..part.tiles.end] {
                 each_vector::<S>(part, tiles, pass, int_inputs::<S, F>);
             }
@@ -198,8 +197,16 @@ impl<F: FloatFormat> TileKernel for FloatTiles<'_, F> {
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the machine has `S`; the rest is the invariant of `Part`.
         unsafe {
-            let tiles = self.0.tiles.clone();
-            each_vector::<S>(self.0, tiles, resident(self.0), floats::inputs::<S, F>);
+            let part = self.0;
+            let mut pairs = part.tiles.start..part.tiles.start;
+            if S::Two::LANES > TILE_ROWS && part.inputs.len() >= floats::MANY {
+                pairs = part.pairs();
+                let pass = resident(part, tiles_of::<S::Two>());
+                each_vector::<S::Two>(part, pairs.clone(), pass, floats::inputs::<S::Two, F>);
+            }
+            for tiles in [part.tiles.start..pairs.start, pairs.end..part.tiles.end] {
+                each_vector::<S>(part, tiles, resident(part, 1), floats::inputs::<S, F>);
+            }
         }
     }
 }
@@ -229,9 +236,9 @@ struct Pass {
     unpacks: bool,
 }
 
-/// As many shards of a tile as stay in the first-level cache.
-fn resident(part: &Part<'_>) -> Pass {
-    let shards = RESIDENT * part.shards / part.plan.tile_bytes.max(1);
+/// As many shards of some tiles as stay in the first-level cache.
+fn resident(part: &Part<'_>, tiles: usize) -> Pass {
+    let shards = RESIDENT * part.shards / (part.plan.tile_bytes * tiles).max(1);
     Pass { shards: shards.clamp(1, part.shards), unpacks: false }
 }
 
@@ -321,7 +328,7 @@ impl<F: IntFormat> Walk<F> {
 }
 
 /// Tiles of a vector, if one is more than a part of a tile.
-const fn tiles_of<S: Simd>() -> usize {
+pub(super) const fn tiles_of<S: Simd>() -> usize {
     S::LANES.div_ceil(TILE_ROWS)
 }
 
@@ -471,7 +478,7 @@ impl<S: Simd> Slots<S> {
 }
 
 impl Vector<'_> {
-    /// What panel `panel` asks for of a tile while blocks are multiplied: its share of what lies
+    /// What panel `panel` asks for of a tile while `blocks` are multiplied: its share of what lies
     /// behind them, which is the next vector's tile behind the last one.
     #[inline(always)]
     fn next_pass<S: Simd, F: IntFormat>(
@@ -481,13 +488,17 @@ impl Vector<'_> {
         tile: usize,
     ) -> Next {
         let (plan, panels) = (self.part.plan, self.part.inputs.len().div_ceil(PANEL_ROWS));
-        let share = F::LINES.div_ceil(panels);
-        let lines = (panel * share).min(F::LINES)..((panel + 1) * share).min(F::LINES);
-        let [first, begin] = [F::RUNS.start(0)[0], F::RUNS.start(blocks.start)[0]];
+        let of_block = F::RUNS.sizes[0] + F::RUNS.sizes[1];
+        let all = (blocks.len() * of_block).div_ceil(LINE);
+        let share = all.div_ceil(panels);
+        let (from, lines) = (panel * share, share.min(all.saturating_sub(panel * share)));
         let last = blocks.end == plan.blocks;
-        let behind = tiles_of::<S>() * plan.tile_bytes + first;
-        let end = if last { behind } else { F::RUNS.start(blocks.end)[0] };
-        Next { ahead: tile * plan.tile_bytes + end - begin, lines, scales: panel == 0 }
+        let behind = if last { tiles_of::<S>() * plan.tile_bytes } else { blocks.end * of_block };
+        let first = self.fields[0].wrapping_sub(F::RUNS.start(0)[0]);
+        let at = first.wrapping_add(tile * plan.tile_bytes + behind + from * LINE);
+        // Of short rows some shards have no blocks.
+        let count = blocks.len().max(1);
+        Next { at, each: lines / count, more: lines % count }
     }
 
     /// Number of the group's input `input` in the output, and its row.
@@ -826,14 +837,14 @@ unsafe fn unpacked_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: u
     to: Slots<S>,
 ) {
     let (start, end) = (vector.shard_starts[shards.start], vector.shard_starts[shards.end]);
-    let next = vector.next_pass::<S, F>(start..end, panel, tile);
-    let mut walk = Walk::<F>::new(vector, 0, start);
+    let mut next = vector.next_pass::<S, F>(start..end, panel, tile);
     // SAFETY: the caller's promise.
     unsafe {
+        next.ask::<S>(next.more);
         for shard in shards {
             let mut acc = [S::zero(); R];
             for block in vector.shard_starts[shard]..vector.shard_starts[shard + 1] {
-                next.ask::<S>(walk.next());
+                next.ask::<S>(next.each);
                 let mut x = rows;
                 for x in &mut x {
                     *x = x.add(block * record);
@@ -848,29 +859,25 @@ unsafe fn unpacked_shards<S: Simd, F: IntFormat, const R: usize, const STRIDE: u
 
 /// What a panel asks for of the weights of the next pass.
 struct Next {
-    /// How far behind these weights they lie.
-    ahead: usize,
-    /// Lines of each block's codes.
-    lines: Range<usize>,
-    /// Whether scales too.
-    scales: bool,
+    /// The next line.
+    at: *const u8,
+    /// Lines beside each block.
+    each: usize,
+    /// Lines before the first one.
+    more: usize,
 }
 
 impl Next {
-    /// Asks for the share that lies behind one block.
+    /// Asks for some lines.
     ///
     /// # Safety
     /// The machine has `S`.
     #[inline(always)]
-    unsafe fn ask<S: Simd>(&self, [codes, scales]: [*const u8; FIELDS]) {
-        // SAFETY: the caller's promise; any address may be asked for.
-        unsafe {
-            for line in self.lines.clone() {
-                S::prefetch_far(codes.wrapping_add(self.ahead + line * LINE));
-            }
-            if self.scales {
-                S::prefetch_far(scales.wrapping_add(self.ahead));
-            }
+    unsafe fn ask<S: Simd>(&mut self, lines: usize) {
+        for _ in 0..lines {
+            // SAFETY: the caller's promise; any address may be asked for.
+            unsafe { S::prefetch_far(self.at) }
+            self.at = self.at.wrapping_add(LINE);
         }
     }
 }

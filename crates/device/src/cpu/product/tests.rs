@@ -333,17 +333,22 @@ fn in_one_part(pool: &Pool, job: Job<'_>) {
     }
 }
 
-/// Rows that make panels worth it: some pairs of tiles, and part of another one. Times so many
-/// inputs.
+/// Rows that make panels worth it: some pairs of tiles, and part of another one; then that is one
+/// of a pair. Times so many inputs.
 fn check_panels(format: Format, columns: usize, counts: &[usize]) {
-    const ROWS: usize = TILE_ROWS * GATHER_TILES + 5;
+    for tiles in [GATHER_TILES, GATHER_TILES + 1] {
+        check_rows(format, (tiles * TILE_ROWS + 5, columns), counts);
+    }
+}
+
+fn check_rows(format: Format, (all, columns): (usize, usize), counts: &[usize]) {
     let pool = Pool::new(1);
-    let bytes = random_rows(format, ROWS, columns, false, columns as u64);
+    let bytes = random_rows(format, all, columns, false, columns as u64);
     let most = counts.iter().max().expect("some");
     let x = random_inputs(*most, columns, 8);
     let wanted = expect_shards(format, &bytes, columns, &x, false);
     for isa in Isa::available().filter(|isa| *isa != Isa::Scalar) {
-        let source = source(format, ROWS, columns, 1, &bytes);
+        let source = source(format, all, columns, 1, &bytes);
         let weights = Weights::new(&source, &config(isa, false), &pool, &mut Packed::default())
             .expect("fits");
         for &n in counts {
@@ -351,7 +356,7 @@ fn check_panels(format: Format, columns: usize, counts: &[usize]) {
             let made = inputs(&pool, weights.activation(), x, columns);
             let x = view(&made, weights.activation(), x, columns);
             for planes in [1, 2, 8] {
-                let mut out = vec![f32::NAN; n * planes * ROWS];
+                let mut out = vec![f32::NAN; n * planes * all];
                 let (stack, groups, picks) = (0, 1, None);
                 let to = output(planes, &mut out);
                 in_one_part(&pool, Job { weights: &weights, stack, groups, x, picks, out: to });
@@ -359,7 +364,7 @@ fn check_panels(format: Format, columns: usize, counts: &[usize]) {
                 for (input, rows) in wanted[..n].iter().enumerate() {
                     for (row, shards) in rows.iter().enumerate() {
                         for (plane, value) in planes_of(shards, planes).into_iter().enumerate() {
-                            values[(input * planes + plane) * ROWS + row] = value;
+                            values[(input * planes + plane) * all + row] = value;
                         }
                     }
                 }
@@ -372,31 +377,37 @@ fn check_panels(format: Format, columns: usize, counts: &[usize]) {
 /// Groups of 2, 4 and 6 tiles are pairs; others have none, as has a tile before the first pair.
 #[test]
 fn panels_of_groups_equal_the_definition() {
-    let (columns, n, format) = (512, 13, Format::Q8_0);
-    let pool = Pool::new(1);
     for (groups, group_rows) in [(4, 32), (3, 64), (2, 96), (3, 48), (5, 20)] {
-        let rows = groups * group_rows;
-        let bytes = random_rows(format, rows, columns, false, 6);
-        let x = random_inputs(n * groups, columns, 8);
-        let wanted = expect_shards(format, &bytes, columns, &x, false);
-        let of_group = |at: usize| at % groups * group_rows..(at % groups + 1) * group_rows;
-        let wanted: Vec<f32> = (wanted.iter().enumerate())
-            .flat_map(|(at, rows)| rows[of_group(at)].iter().map(tree8))
-            .collect();
-        for isa in Isa::available().filter(|isa| *isa != Isa::Scalar) {
-            let source = source(format, rows, columns, 1, &bytes);
-            let weights = Weights::new(&source, &config(isa, false), &pool, &mut Packed::default())
-                .expect("fits");
-            let made = inputs(&pool, weights.activation(), &x, columns);
-            for first in [0, 1] {
-                let x = view(&made, weights.activation(), &x, columns);
-                let mut out = vec![f32::NAN; wanted.len()];
-                let (stack, picks, to) = (0, None, output(1, &mut out));
-                let task = Task::new(Job { weights: &weights, stack, groups, x, picks, out: to });
-                task.run(0..first, 0, &pool);
-                task.run(first..task.tiles(), 0, &pool);
-                assert_same(&out, &wanted, &(isa, groups, group_rows, first));
-            }
+        for format in [Format::Q8_0, Format::F16] {
+            check_groups(format, groups, group_rows);
+        }
+    }
+}
+
+fn check_groups(format: Format, groups: usize, group_rows: usize) {
+    let (columns, n) = (512, 13);
+    let pool = Pool::new(1);
+    let rows = groups * group_rows;
+    let bytes = random_rows(format, rows, columns, false, 6);
+    let x = random_inputs(n * groups, columns, 8);
+    let wanted = expect_shards(format, &bytes, columns, &x, false);
+    let of_group = |at: usize| at % groups * group_rows..(at % groups + 1) * group_rows;
+    let wanted: Vec<f32> = (wanted.iter().enumerate())
+        .flat_map(|(at, rows)| rows[of_group(at)].iter().map(tree8))
+        .collect();
+    for isa in Isa::available().filter(|isa| *isa != Isa::Scalar) {
+        let source = source(format, rows, columns, 1, &bytes);
+        let weights = Weights::new(&source, &config(isa, false), &pool, &mut Packed::default())
+            .expect("fits");
+        let made = inputs(&pool, weights.activation(), &x, columns);
+        for first in [0, 1] {
+            let x = view(&made, weights.activation(), &x, columns);
+            let mut out = vec![f32::NAN; wanted.len()];
+            let (stack, picks, to) = (0, None, output(1, &mut out));
+            let task = Task::new(Job { weights: &weights, stack, groups, x, picks, out: to });
+            task.run(0..first, 0, &pool);
+            task.run(first..task.tiles(), 0, &pool);
+            assert_same(&out, &wanted, &(format, isa, groups, group_rows, first));
         }
     }
 }

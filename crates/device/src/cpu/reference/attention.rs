@@ -39,6 +39,17 @@ const KEYS: usize = 4;
 /// Lanes; tiles and scratch rows are padded to them with zeros.
 const LANES: usize = 16;
 
+/// Floats of scratch that a row takes.
+const fn padded(width: usize) -> usize {
+    width.next_multiple_of(LANES)
+}
+
+/// The same of an unpacked key: a line more, or the same dims of many keys, whose widths are powers
+/// of two, would be in few sets of the first-level cache.
+const fn key_stride(width: usize) -> usize {
+    padded(width) + LANES
+}
+
 const FLOATS: [Element; 2] = [Element::F32, Element::Bf16];
 
 /// A ring and the compressed rows of a span.
@@ -136,8 +147,7 @@ impl Plan<'_> {
     #[inline(always)]
     fn load_window(&self, index: usize, (start, end): (usize, usize), to: &mut [f32]) {
         let (span, keys) = (&self.rows.spans[index], &self.spans[index]);
-        let padded = self.width.next_multiple_of(LANES);
-        for (position, to) in (start..end).zip(to.chunks_exact_mut(padded)) {
+        for (position, to) in (start..end).zip(to.chunks_exact_mut(key_stride(self.width))) {
             let to = &mut to[..self.width];
             match position.checked_sub(span.position) {
                 Some(offset) => self.kv.load(span.rows.start + offset, to),
@@ -150,8 +160,7 @@ impl Plan<'_> {
     #[inline(always)]
     fn load_tile(&self, index: usize, keys: &Keys<'_>, start: usize, to: &mut [f32]) -> usize {
         let count = (keys.compressed - start).min(TILE);
-        let padded = self.width.next_multiple_of(LANES);
-        for (key, to) in (start..start + count).zip(to.chunks_exact_mut(padded)) {
+        for (key, to) in (start..start + count).zip(to.chunks_exact_mut(key_stride(self.width))) {
             let row = keys.choice.map_or(key, |choice| choice[key] as usize);
             self.spans[index].compressed.load(row, &mut to[..self.width]);
         }
@@ -183,11 +192,11 @@ impl<V: Wide, const H: usize, const D: usize> Kernel for RowsOfHeads<'_, V, H, D
     #[inline(always)]
     fn run(&self, part: usize, items: Range<usize>) {
         let (plan, block) = (&self.plan, self.plan.block);
-        let padded = plan.width.next_multiple_of(LANES);
+        let (padded, of_key) = (padded(plan.width), key_stride(plan.width));
         // SAFETY: each part has its own scratch.
         let scratch = unsafe { plan.scratch.get(part) };
-        let (window, scratch) = scratch.split_at_mut(plan.window_room() * padded);
-        let (tile, scratch) = scratch.split_at_mut(KEPT * padded);
+        let (window, scratch) = scratch.split_at_mut(plan.window_room() * of_key);
+        let (tile, scratch) = scratch.split_at_mut(KEPT * of_key);
         let (q, scratch) = scratch.split_at_mut(block * padded);
         let (mixed, scores) = scratch.split_at_mut(block * padded);
         if padded > plan.width {
@@ -220,7 +229,7 @@ impl<V: Wide, const H: usize, const D: usize> RowsOfHeads<'_, V, H, D> {
     fn item(&self, item: usize, index: usize, bench: &mut Bench<'_>) {
         let plan = &self.plan;
         let (width, block) = (plan.width, plan.block);
-        let padded = width.next_multiple_of(LANES);
+        let (padded, of_key) = (padded(width), key_stride(width));
         let blocks = plan.heads / block;
         #[expect(clippy::cast_precision_loss, reason = "widths are far below 2^24")]
         let scale = 1.0 / (width as f32).sqrt();
@@ -228,7 +237,7 @@ impl<V: Wide, const H: usize, const D: usize> RowsOfHeads<'_, V, H, D> {
         let keys = plan.keys(row);
         let (stride, c) = (score_stride(keys.len), keys.compressed);
         let Bench { window, start, tile, q, mixed, scores } = bench;
-        let window = &window[(keys.window - *start) * padded..];
+        let window = &window[(keys.window - *start) * of_key..];
         let from = &plan.q[(row * plan.heads + first) * width..][..block * width];
         let q = if width == padded {
             from
@@ -239,37 +248,34 @@ impl<V: Wide, const H: usize, const D: usize> RowsOfHeads<'_, V, H, D> {
             &**q
         };
         // Few compressed rows stay until their values are wanted.
-        let place = |start: usize| if c <= KEPT { start * padded } else { 0 };
+        let place = |start: usize| if c <= KEPT { start * of_key } else { 0 };
         for start in (0..c).step_by(TILE) {
-            let tile = &mut tile[place(start)..][..TILE * padded];
+            let tile = &mut tile[place(start)..][..TILE * of_key];
             plan.load_tile(index, &keys, start, tile);
-            score_tile::<V, H>(q, tile, scale, &mut scores[start..], stride);
+            score_tile::<V, H>((q, padded), tile, scale, &mut scores[start..], stride);
         }
         for start in (0..keys.len - c).step_by(TILE) {
-            let tile = &window[start * padded..][..TILE * padded];
-            score_tile::<V, H>(q, tile, scale, &mut scores[c + start..], stride);
+            let tile = &window[start * of_key..][..TILE * of_key];
+            score_tile::<V, H>((q, padded), tile, scale, &mut scores[c + start..], stride);
         }
         let mut sums = [0f32; HEADS_MAX];
         for (head, scores) in scores.chunks_exact_mut(stride).take(block).enumerate() {
             sums[head] = weigh(&mut scores[..keys.len], plan.sinks[first + head]);
         }
-        // The first tile begins the sums; a row sees itself, so there is one.
-        let mut begins = true;
-        for start in (0..c).step_by(TILE) {
-            let tile = &mut tile[place(start)..][..TILE * padded];
-            let mut count = (c - start).min(TILE);
-            if c > KEPT {
-                count = plan.load_tile(index, &keys, start, tile);
+        if c > KEPT {
+            for start in (0..c).step_by(TILE) {
+                let count = plan.load_tile(index, &keys, start, tile);
+                let (weights, tile) = (&scores[start..], &tile[..count * of_key]);
+                let begins = start == 0;
+                mix_keys::<V, H, D>(weights, stride, (tile, of_key), begins, (mixed, padded));
             }
-            mix_tile::<V, H, D>(&scores[start..], stride, (tile, count), begins, mixed);
-            begins = false;
+        } else if c > 0 {
+            let tile = &tile[..c * of_key];
+            mix_keys::<V, H, D>(scores, stride, (tile, of_key), true, (mixed, padded));
         }
-        for start in (0..keys.len - c).step_by(TILE) {
-            let tile = &window[start * padded..][..TILE * padded];
-            let count = (keys.len - c - start).min(TILE);
-            mix_tile::<V, H, D>(&scores[c + start..], stride, (tile, count), begins, mixed);
-            begins = false;
-        }
+        // The first keys begin the sums; a row sees itself, so there is one here.
+        let window = &window[..(keys.len - c) * of_key];
+        mix_keys::<V, H, D>(&scores[c..], stride, (window, of_key), c == 0, (mixed, padded));
         // SAFETY: each block of heads belongs to one part.
         let out = unsafe { plan.out.get(item) };
         let heads = out.chunks_exact_mut(width).zip(mixed.chunks_exact(padded));
@@ -281,15 +287,15 @@ impl<V: Wide, const H: usize, const D: usize> RowsOfHeads<'_, V, H, D> {
 }
 
 /// Scores of every head of a block with every place of a tile: `scores[head * stride + key]`.
+/// Queries are `padded` floats each.
 #[inline(always)]
 fn score_tile<V: Wide, const H: usize>(
-    q: &[f32],
+    (q, padded): (&[f32], usize),
     tile: &[f32],
     scale: f32,
     scores: &mut [f32],
     stride: usize,
 ) {
-    let padded = tile.len() / TILE;
     let heads = q.len() / padded;
     let whole = heads / H * H;
     for head in (0..whole).step_by(H) {
@@ -302,6 +308,18 @@ fn score_tile<V: Wide, const H: usize>(
     }
 }
 
+/// The first `chunks` wides of `R` rows, cut to that length where the compiler sees it.
+#[inline(always)]
+fn wides_of_rows<const R: usize>(rows: &[f32], chunks: usize) -> [&[[f32; LANES]]; R] {
+    let (wides, _) = rows.as_chunks::<LANES>();
+    let stride = wides.len() / R;
+    let mut of_rows: [&[[f32; LANES]]; R] = [&[]; R];
+    for (row, of_row) in of_rows.iter_mut().enumerate() {
+        *of_row = &wides[row * stride..][..chunks];
+    }
+    of_rows
+}
+
 /// [`score_tile`] for `H` heads.
 #[inline(always)]
 fn score_heads<V: Wide, const H: usize>(
@@ -311,22 +329,20 @@ fn score_heads<V: Wide, const H: usize>(
     scores: &mut [f32],
     stride: usize,
 ) {
-    let padded = tile.len() / TILE;
-    let chunks = padded / LANES;
-    let (q, _) = q.as_chunks::<LANES>();
-    let (tile, _) = tile.as_chunks::<LANES>();
-    assert!(q.len() == H * chunks && tile.len() == TILE * chunks, "whole rows");
-    for key in (0..TILE).step_by(KEYS) {
+    let chunks = q.len() / H / LANES;
+    let q = wides_of_rows::<H>(q, chunks);
+    for (key, keys) in tile.chunks_exact(tile.len() / TILE * KEYS).enumerate() {
+        let (key, keys) = (key * KEYS, wides_of_rows::<KEYS>(keys, chunks));
         let mut lanes = [[V::zero(); KEYS]; H];
         for chunk in 0..chunks {
             // Loops and not `from_fn`, whose closure would be a call without the instruction set.
-            let mut keys = [V::zero(); KEYS];
-            for (k, to) in keys.iter_mut().enumerate() {
-                *to = V::load(&tile[(key + k) * chunks + chunk]);
+            let mut of_keys = [V::zero(); KEYS];
+            for (to, key) in of_keys.iter_mut().zip(&keys) {
+                *to = V::load(&key[chunk]);
             }
-            for (head, lanes) in lanes.iter_mut().enumerate() {
-                let q = V::load(&q[head * chunks + chunk]);
-                for (lane, key) in lanes.iter_mut().zip(keys) {
+            for (lanes, q) in lanes.iter_mut().zip(&q) {
+                let q = V::load(&q[chunk]);
+                for (lane, key) in lanes.iter_mut().zip(of_keys) {
                     *lane = q.fma(key, *lane);
                 }
             }
@@ -351,63 +367,65 @@ fn put(to: &mut [f32], sums: [f32; KEYS], scale: f32) {
     }
 }
 
-/// Adds the first `count` keys of a tile, weighted, to the outputs of a block of heads, or begins
-/// these.
+/// Adds keys, `of_key` floats apart, weighted, to the outputs of a block of heads, or begins these.
+/// Some dims of all keys and heads after the other: those stay in the first-level cache.
 #[inline(always)]
-fn mix_tile<V: Wide, const H: usize, const D: usize>(
+fn mix_keys<V: Wide, const H: usize, const D: usize>(
     weights: &[f32],
     stride: usize,
-    (tile, count): (&[f32], usize),
+    (keys, of_key): (&[f32], usize),
     begins: bool,
-    mixed: &mut [f32],
+    (mixed, padded): (&mut [f32], usize),
 ) {
-    let padded = tile.len() / TILE;
-    let heads = mixed.len() / padded;
-    let whole = heads / H * H;
-    for head in (0..whole).step_by(H) {
-        let mixed = &mut mixed[head * padded..][..H * padded];
-        mix_heads::<V, H, D>(&weights[head * stride..], stride, (tile, count), begins, mixed);
+    let (heads, chunks) = (mixed.len() / padded, padded / LANES);
+    let whole = chunks / D * D;
+    let (keys, _) = keys.as_chunks::<LANES>();
+    let (mixed, _) = mixed.as_chunks_mut::<LANES>();
+    for chunk in (0..whole).step_by(D) {
+        let dims = (chunk, of_key / LANES);
+        mix_heads::<V, H, D>((weights, stride), keys, dims, begins, (mixed, heads));
     }
-    for head in whole..heads {
-        let mixed = &mut mixed[head * padded..][..padded];
-        mix_heads::<V, 1, D>(&weights[head * stride..], stride, (tile, count), begins, mixed);
+    for chunk in whole..chunks {
+        let dims = (chunk, of_key / LANES);
+        mix_heads::<V, H, 1>((weights, stride), keys, dims, begins, (mixed, heads));
     }
 }
 
-/// [`mix_tile`] for `H` heads, all dims.
+/// [`mix_keys`] for `D` wides of dims from one on, of all heads.
 #[inline(always)]
 fn mix_heads<V: Wide, const H: usize, const D: usize>(
-    weights: &[f32],
-    stride: usize,
-    (tile, count): (&[f32], usize),
+    (weights, stride): (&[f32], usize),
+    keys: &[[f32; LANES]],
+    dims: (usize, usize),
     begins: bool,
-    mixed: &mut [f32],
+    (mixed, heads): (&mut [[f32; LANES]], usize),
 ) {
-    let chunks = tile.len() / TILE / LANES;
-    let whole = chunks / D * D;
-    let (tile, _) = tile.as_chunks::<LANES>();
-    let (mixed, _) = mixed.as_chunks_mut::<LANES>();
+    let chunks = mixed.len() / heads;
+    let whole = heads / H * H;
+    for head in (0..whole).step_by(H) {
+        let mixed = &mut mixed[head * chunks..][..H * chunks];
+        mix_dims::<V, H, D>((&weights[head * stride..], stride), keys, dims, begins, mixed);
+    }
+    for head in whole..heads {
+        let mixed = &mut mixed[head * chunks..][..chunks];
+        mix_dims::<V, 1, D>((&weights[head * stride..], stride), keys, dims, begins, mixed);
+    }
+}
+
+/// [`mix_heads`] for `H` heads.
+#[inline(always)]
+fn mix_dims<V: Wide, const H: usize, const D: usize>(
+    (weights, stride): (&[f32], usize),
+    keys: &[[f32; LANES]],
+    (chunk, of_key): (usize, usize),
+    begins: bool,
+    mixed: &mut [[f32; LANES]],
+) {
+    let (count, chunks) = (keys.len() / of_key, mixed.len() / H);
     let mut of_heads: [&[f32]; H] = [&[]; H];
     for (head, of_head) in of_heads.iter_mut().enumerate() {
         *of_head = &weights[head * stride..][..count];
     }
-    for chunk in (0..whole).step_by(D) {
-        mix_dims::<V, H, D>(&of_heads, (tile, chunks), chunk, begins, mixed);
-    }
-    for chunk in whole..chunks {
-        mix_dims::<V, H, 1>(&of_heads, (tile, chunks), chunk, begins, mixed);
-    }
-}
-
-/// [`mix_heads`] for `D` wides of dims.
-#[inline(always)]
-fn mix_dims<V: Wide, const H: usize, const D: usize>(
-    weights: &[&[f32]; H],
-    (tile, chunks): (&[[f32; LANES]], usize),
-    chunk: usize,
-    begins: bool,
-    mixed: &mut [[f32; LANES]],
-) {
     let mut lanes = [[V::zero(); D]; H];
     if !begins {
         for (head, lanes) in lanes.iter_mut().enumerate() {
@@ -416,17 +434,15 @@ fn mix_dims<V: Wide, const H: usize, const D: usize>(
             }
         }
     }
-    let count = weights[0].len();
-    assert!(weights.iter().all(|weights| weights.len() == count), "a weight for each key");
-    for key in 0..count {
-        let mut keys = [V::zero(); D];
-        for (d, to) in keys.iter_mut().enumerate() {
-            *to = V::load(&tile[key * chunks + chunk + d]);
+    for (key, dims) in keys.chunks_exact(of_key).enumerate() {
+        let mut wides = [V::zero(); D];
+        for (to, from) in wides.iter_mut().zip(&dims[chunk..chunk + D]) {
+            *to = V::load(from);
         }
-        for (lanes, weights) in lanes.iter_mut().zip(weights) {
+        for (lanes, weights) in lanes.iter_mut().zip(&of_heads) {
             let weight = V::splat(weights[key]);
-            for (lane, key) in lanes.iter_mut().zip(keys) {
-                *lane = weight.fma(key, *lane);
+            for (lane, wide) in lanes.iter_mut().zip(wides) {
+                *lane = weight.fma(wide, *lane);
             }
         }
     }
@@ -569,7 +585,6 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
     let block = (1..=HEADS_MAX.min(a.heads)).rev().find(fits).unwrap_or(1);
     let items = n * a.heads / block;
     let parts = parts(&cpu.pool, items, work * block / a.heads);
-    let padded = width.next_multiple_of(LANES);
     let plan = Plan {
         q: &q,
         kv: Rows::new(&kv),
@@ -588,7 +603,8 @@ pub(crate) fn attend(cpu: &mut Cpu, a: &Attend<'_>) -> Result<(), Error> {
         scratch: Pieces::new(&mut [], 1),
         out: Pieces::new(&mut out, block * width),
     };
-    let piece = (plan.window_room() + KEPT + 2 * block) * padded + block * score_stride(keys_max);
+    let keys = (plan.window_room() + KEPT) * key_stride(width);
+    let piece = keys + block * (2 * padded(width) + score_stride(keys_max));
     let scratch = Pieces::new(grow(&mut cpu.scratch.parts, parts * piece), piece);
     let plan = Plan { scratch, ..plan };
     match cpu.isa {
