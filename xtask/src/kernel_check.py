@@ -27,7 +27,7 @@ LINES_MAX = 30
 # Kernels that multiply on matrix units; those of floats have an order of sums that units lack.
 MATRIX_UNITS = re.compile(
     r"tile_|few_tiles_|big_(?!f16|bf16)|flow_|slim_|wide_|attend_tiles|attend_heads|attend_four|"
-    r"index_scores_tiles|halves_(?!split)")
+    r"index_scores_tiles|index_scores_four|halves_(?!split)")
 
 
 def compiler():

@@ -520,6 +520,45 @@ FN void four_i8_64(int* c, const uint* a, uint at_a, const uint* b, uint at_b, u
                  : C16(WRITTEN, 0), C16(WRITTEN, 16)
                  : "l"(four_chunk(a, at_a)), "l"(four_chunk(b, at_b)));
 }
+// C[64][N] (+)= A[64][16] * B[16][N], bf16 and f32, as for MATRIX_OPEN, with A in registers as for
+// `mma_bf16`; B is N rows as above, places of it are counted in sixteen bytes.
+#define FLOATS_4(W, i) W(c[i]), W(c[i + 1]), W(c[i + 2]), W(c[i + 3])
+#define FLOATS_16(W, i) FLOATS_4(W, i), FLOATS_4(W, i + 4), FLOATS_4(W, i + 8), FLOATS_4(W, i + 12)
+#define CHANGED_FLOAT(x) "+f"(x)
+#define WRITTEN_FLOAT(x) "=f"(x)
+#define FOUR_BF16(N, name, W, more, C, LIST, A, B) \
+    FN void name(float* c, const uint* a, const uint* b, uint at_b) \
+    { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" LIST "}, {" A \
+                     "}, %" B ", " #more ", 1, 1, 0;" \
+                     : C(W) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(four_chunk(b, at_b))); \
+    }
+#define FLOATS_N32(W) FLOATS_16(W, 0)
+#define FLOATS_N64(W) FLOATS_16(W, 0), FLOATS_16(W, 16)
+#define FOUR_BF16S(N, ...) \
+    FOUR_BF16(N, held_bf16_##N, CHANGED_FLOAT, 1, FLOATS_N##N, __VA_ARGS__) \
+    FOUR_BF16(N, held_bf16_##N##_new, WRITTEN_FLOAT, 0, FLOATS_N##N, __VA_ARGS__)
+FOUR_BF16S(32, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15",
+    "%16, %17, %18, %19", "20")
+FOUR_BF16S(64,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
+    "%32, %33, %34, %35", "36")
+// The larger one of a number and 0.
+FN float positive(float x) { return fmaxf(x, 0.0f); }
+// A pair of bf16 times another, each the nearest.
+FN uint bf16_times(uint pair, uint other)
+{
+    uint product;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(other));
+    return product;
+}
+// Bytes that will be read soon come to the second cache; place and number are multiples of sixteen.
+FN void fetch_ahead(const float* p, uint bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+}
 // Simdgroups that do different things wait for each other by signals alone, and have registers of
 // their own number. A signal is given once a thread's copies so far have arrived.
 #define COPIES_GIVE(n) \

@@ -587,6 +587,35 @@ FN void four_bf16_128(float* c, host::Shared<uint> a, uint at_a, host::Shared<ui
 {
     host_four_bf16<16u>(c, a, at_a, b, at_b, across, t);
 }
+// C[64][N] (+)= A[64][16] * B[16][N], A from registers, B as N rows.
+template <uint N> FN void held_bf16(float* c, const uint* a, host::Shared<uint> b, uint at_b)
+{
+    uint l = lane;
+    for (uint j = 0u; j < N / 8u; ++j) {
+        uint at = 4u * at_b + 256u * j + 32u * (l >> 2) + (l & 3u), other = at + 4u;
+        host_mma_16<false>(c + 4u * j, a, b[at ^ ((at >> 3) & 28u)],
+            b[other ^ ((other >> 3) & 28u)], __LINE__);
+    }
+}
+template <uint N> FN void held_bf16_new(float* c, const uint* a, host::Shared<uint> b, uint at_b)
+{
+    for (uint i = 0u; i < N / 2u; ++i) c[i] = 0.0f;
+    held_bf16<N>(c, a, b, at_b);
+}
+#define held_bf16_32 held_bf16<32u>
+#define held_bf16_64 held_bf16<64u>
+#define held_bf16_32_new held_bf16_new<32u>
+#define held_bf16_64_new held_bf16_new<64u>
+#define fetch_ahead(p, bytes)
+// The larger one of a number and 0.
+FN float positive(float x) { return x > 0.0f ? x : 0.0f; }
+// A pair of bf16 times another, whose products are bf16.
+FN uint bf16_times(uint pair, uint other)
+{
+    float low = host_half<false>(pair, 0u) * host_half<false>(other, 0u);
+    float high = host_half<false>(pair, 1u) * host_half<false>(other, 1u);
+    return as_uint(low) >> 16 | (as_uint(high) & 0xffff0000u);
+}
 // The same of halves, A from registers, B as rows of sixteen bytes, the next eight elements of K
 // `apart` rows further.
 FN void four_f16_128(float* c, const uint* a, host::Shared<uint> b, uint word, uint apart)

@@ -525,8 +525,9 @@ pub(crate) struct IndexArgs {
     pub slots: u32,
     pub groups: u32,
     pub single: u32,
+    pub run: u32,
 }
-// SAFETY: repr(C) of fourteen 4-byte numbers.
+// SAFETY: repr(C) of fifteen 4-byte numbers.
 unsafe impl Arguments for IndexArgs {
     const NAME: &'static str = "IndexArgs";
 }
@@ -552,8 +553,10 @@ pub(crate) struct AttendArgs {
     pub eps: f32,
     pub single: u32,
     pub splits: u32,
+    pub rows: u32,
+    pub at_once: u32,
 }
-// SAFETY: repr(C) of seventeen 4-byte numbers.
+// SAFETY: repr(C) of nineteen 4-byte numbers.
 unsafe impl Arguments for AttendArgs {
     const NAME: &'static str = "AttendArgs";
 }

@@ -115,6 +115,7 @@ pub(super) const WRITES: &[(&str, u32)] = &[
     ("hc_pre_7168", 0b111_1111_1110_0000),
     ("index_choose", 1 << 2),
     ("index_choose_few", 1 << 2),
+    ("index_choose_many", 1 << 2),
     ("index_cluster", 1 << 5),
     ("index_queries", 0b1001),
     ("index_queries_128", 1 << 3),

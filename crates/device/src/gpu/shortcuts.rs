@@ -48,7 +48,8 @@ impl Shortcuts {
     pub const POOLED: Shortcuts = Shortcuts(4096);
     /// Weights of two bits times very many rows are decoded to where matrices take them from.
     pub const DIRECT: Shortcuts = Shortcuts(8192);
-    /// Attention of very many rows has four simdgroups multiply together what is in shared memory.
+    /// Attention and scores of the indexer of very many rows have four simdgroups multiply together
+    /// what is in shared memory.
     pub const FOUR: Shortcuts = Shortcuts(16_384);
     /// A spread, the mixing product and the mix of one row are a launch of groups that exchange by
     /// shared memory.

@@ -4,6 +4,7 @@ use super::super::arguments::IndexArgs;
 use super::super::lanes::hidden;
 use super::super::record::Place;
 use super::super::store::Ask;
+use super::super::text::pool_bytes;
 use super::super::{FEW_ROWS, Gpu, SOME_ROWS, Scratch, Shortcuts, check, exchange, size, small};
 use super::GROUP;
 use super::heads::check_row;
@@ -22,6 +23,10 @@ const QUERY_GROUP: u32 = 32;
 const TILE_ROWS: u32 = 16;
 /// Threads of a group that scores on matrix units, and its keys.
 const TILE_GROUP: u32 = 128;
+/// The same where four simdgroups multiply together (`tiles_index_four.k`), and the rows.
+const FOUR_GROUP: u32 = 640;
+const FOUR_ROWS: u32 = 64;
+const FOUR_KEYS: u32 = 192;
 /// Threads of a group that chooses.
 const CHOOSE_GROUP: u32 = 512;
 /// The same for few rows, each of which should not wait for a small group.
@@ -87,6 +92,12 @@ fn score(
     gpu.through_tables(hidden::INDEX, 0);
     if name == "index_scores_fp4" && n > SOME_ROWS && gpu.takes(Shortcuts::SCORES) {
         arguments.groups = count;
+        if multiplies_together(gpu) {
+            let all = arguments.stride.div_ceil(FOUR_KEYS) * count.div_ceil(FOUR_ROWS);
+            arguments.run = all.min(gpu.multiprocessors());
+            let grid = [arguments.run, 1, 1];
+            return gpu.launch("index_scores_four", grid, FOUR_GROUP, places, arguments);
+        }
         let keys = arguments.stride.div_ceil(TILE_GROUP);
         let grid = [keys, count.div_ceil(TILE_ROWS), 1];
         return gpu.launch("index_scores_tiles", grid, TILE_GROUP, places, arguments);
@@ -94,10 +105,18 @@ fn score(
     gpu.launch(name, [tiles, count, 1], group, places, arguments)
 }
 
+/// Whether four simdgroups multiply together what lies in shared memory.
+fn multiplies_together(gpu: &Gpu) -> bool {
+    let facts = gpu.driver.facts();
+    let room = facts.signals && facts.group_bytes >= pool_bytes("index_scores_four");
+    room && gpu.takes(Shortcuts::FOUR)
+}
+
 /// The kernel that chooses for so many rows, and threads of its group.
 fn choose_kernel(gpu: &Gpu, n: usize) -> (&'static str, u32) {
     match n <= SOME_ROWS && gpu.driver.facts().group_max >= WIDE_GROUP {
         true => ("index_choose_few", WIDE_GROUP),
+        false if gpu.takes(Shortcuts::SCORES) => ("index_choose_many", CHOOSE_GROUP),
         false => ("index_choose", CHOOSE_GROUP),
     }
 }

@@ -105,13 +105,15 @@ fn scores_on_matrix_units() {
     let few = Case { spans: [(0..1, 159), (1..3, 121)], heads: 71 };
     let plain = "index_scores_fp4";
     let cases = [
-        (&many, "index_scores_tiles", Shortcuts::SCORES),
-        (&few, "index_scores_few", Shortcuts::INDEX),
+        (&many, "index_scores_four", Shortcuts::SCORES, Shortcuts::NONE),
+        (&many, "index_scores_tiles", Shortcuts::SCORES, Shortcuts::FOUR),
+        (&few, "index_scores_few", Shortcuts::INDEX, Shortcuts::NONE),
     ];
-    for ((case, kernel, left), exponents) in
-        cases.into_iter().flat_map(|case| [[120, 9], [0, 255]].map(|exponents| (case, exponents)))
+    for ((case, kernel, left, disabled), exponents) in cases
+        .into_iter()
+        .flat_map(|case| [[120, 5], [120, 9], [0, 255]].map(|exponents| (case, exponents)))
     {
-        let (found, choice) = scored(case, (Shortcuts::NONE, kernel), exponents);
+        let (found, choice) = scored(case, (disabled, kernel), exponents);
         let (wanted, other) = scored(case, (left, plain), exponents);
         assert!(found.iter().any(|bits| *bits != found[0]), "a constant compares nothing");
         let nan = |bits: &u32| f32::from_bits(*bits).is_nan();
@@ -121,18 +123,20 @@ fn scores_on_matrix_units() {
     }
 }
 
-/// The choice of a row that sees so many of a few kinds of keys, and whether a cluster made it.
+/// The choice of rows of which the first sees so many of a few kinds of keys, and whether this
+/// kernel made it.
 fn chosen(
     [visible, heads, top_k, kinds]: [usize; 4],
-    disabled: Shortcuts,
+    n: usize,
+    (disabled, kernel): (Shortcuts, &str),
     exponents: [u8; 2],
 ) -> (Vec<u8>, bool) {
     let mut gpu = Gpu::host(GpuConfig { disabled, ..GpuConfig::default() })
         .expect("the machine has a compiler");
     let arena = gpu.arena();
     let position = RATIO * visible + 1;
-    gpu.begin(&Step { tokens: vec![0], spans: vec![Span { rows: 0..1, position }] })
-        .expect("a step of one row is taken");
+    gpu.begin(&Step { tokens: vec![0; n], spans: vec![Span { rows: 0..n, position }] })
+        .expect("a step of few rows is taken");
     let frequencies: Vec<f32> = (0..16).map(|i| 0.7f32.powi(i)).collect();
     let rope: Rope = gpu.rope(&frequencies).expect("a table is few numbers");
     let mut bytes = Bytes(9);
@@ -141,21 +145,22 @@ fn chosen(
         row[64..].iter_mut().for_each(|e| *e = exponents[0] + *e % exponents[1]);
     }
     let own = own.as_chunks::<{ fp4::INDEXER_BYTES }>().0;
-    let which: Vec<u8> = bytes.by_ref().take(2 * visible).collect();
+    let keys = visible + n / RATIO + 3;
+    let which: Vec<u8> = bytes.by_ref().take(2 * keys).collect();
     let which = which.as_chunks::<2>().0.iter().map(|two| usize::from(u16::from_le_bytes(*two)));
     let raw: Vec<u8> = which.flat_map(|two| own[two % kinds]).collect();
-    let rows = gpu.alloc(arena, Element::Fp4Row, visible + 3).expect("there is memory for a test");
+    let rows = gpu.alloc(arena, Element::Fp4Row, keys).expect("there is memory for a test");
     gpu.write(rows, 0, &raw).expect("the buffers fit the shapes");
-    let q = floats(&mut gpu, arena, &bytes.floats(heads * WIDTH));
-    let weights = floats(&mut gpu, arena, &bytes.floats(heads));
-    let out = gpu.alloc(arena, Element::U32, top_k).expect("there is memory for a test");
+    let q = floats(&mut gpu, arena, &bytes.floats(n * heads * WIDTH));
+    let weights = floats(&mut gpu, arena, &bytes.floats(n * heads));
+    let out = gpu.alloc(arena, Element::U32, n * top_k).expect("there is memory for a test");
     let (width, ratio, rows) = (WIDTH, RATIO, &[rows]);
     let select = IndexSelect { q, weights, heads, width, rope, ratio, top_k, rows, out };
     gpu.index_select(&select).expect("the buffers fit the shapes");
-    let mut choice = vec![0; 4 * top_k.min(visible)];
+    let mut choice = vec![0; 4 * n * top_k.min(visible)];
     gpu.read(out, 0, &mut choice).expect("the buffers fit the shapes");
     let names = gpu.launches().kernels;
-    (choice, names.iter().any(|(name, count)| *name == CLUSTER && *count > 0))
+    (choice, names.iter().any(|(name, count)| *name == kernel && *count > 0))
 }
 
 /// A cluster chooses what three launches do: with ties, scores that are no numbers, a group's last
@@ -173,12 +178,33 @@ fn a_cluster_chooses() {
         ([2048, 64, 512, 200], plain),
     ];
     for (shape, exponents) in cases {
-        let (found, cluster) = chosen(shape, Shortcuts::NONE, exponents);
+        let (found, cluster) = chosen(shape, 1, (Shortcuts::NONE, CLUSTER), exponents);
         assert!(cluster, "{shape:?}");
-        let (wanted, cluster) = chosen(shape, Shortcuts::CLUSTER, exponents);
+        let (wanted, cluster) = chosen(shape, 1, (Shortcuts::CLUSTER, CLUSTER), exponents);
         assert!(!cluster, "{shape:?}");
         assert_eq!(found, wanted, "{shape:?}, exponents of {exponents:?}");
     }
-    let (_, cluster) = chosen([2049, 4, 512, 200], Shortcuts::NONE, plain);
+    let (_, cluster) = chosen([2049, 4, 512, 200], 1, (Shortcuts::NONE, CLUSTER), plain);
     assert!(!cluster, "too many for a cluster");
+}
+
+/// Many rows choose what a group by the digits of its keys does: with ties and scores that are no
+/// numbers, also where a thread does not have all of its keys in registers.
+#[test]
+fn many_rows_choose() {
+    let cases = [
+        ([525, 2, 512, 900], [120, 9]),
+        ([525, 2, 512, 3], [120, 9]),
+        ([600, 2, 130, 600], [0, 255]),
+        ([8210, 2, 512, 300], [120, 9]),
+    ];
+    for (shape, exponents) in cases {
+        let n = SOME_ROWS + 1;
+        let kernel = "index_choose_many";
+        let (found, many) = chosen(shape, n, (Shortcuts::NONE, kernel), exponents);
+        assert!(many, "{shape:?}");
+        let (wanted, many) = chosen(shape, n, (Shortcuts::SCORES, kernel), exponents);
+        assert!(!many, "{shape:?}");
+        assert_eq!(found, wanted, "{shape:?}, exponents of {exponents:?}");
+    }
 }
