@@ -565,6 +565,8 @@ FN void fetch_ahead(const float* p, uint bytes)
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(n) : "memory")
 #define ROLE_WAIT(n, odd) SIGNAL_WAIT(n, odd)
 #define ROLES_MEET()
+// What the lanes of a simdgroup did is seen behind a signal that one of them gives.
+#define LANES_MEET() __syncwarp()
 #define REGISTERS_FEWER(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))
 #define REGISTERS_MORE(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n))
 #endif

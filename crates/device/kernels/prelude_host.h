@@ -652,6 +652,7 @@ FN void four_i8_64(
 #define COPIES_GIVE(n)
 #define ROLE_WAIT(n, odd)
 #define ROLES_MEET() TG_BARRIER()
+#define LANES_MEET()
 #define REGISTERS_FEWER(n)
 #define REGISTERS_MORE(n)
 // C[16][8] += A[16][32] * B[32][8], signed bytes and int32 (`tiles.k` says which lane holds what).

@@ -29,6 +29,8 @@ const FOUR_ROWS: u32 = 64;
 const FOUR_KEYS: u32 = 192;
 /// Threads of a group that chooses.
 const CHOOSE_GROUP: u32 = 512;
+/// So many times the choice are seen where very many rows hold their scores in registers.
+const LONG: usize = 4;
 /// The same for few rows, each of which should not wait for a small group.
 const WIDE_GROUP: u32 = 1024;
 
@@ -112,11 +114,17 @@ fn multiplies_together(gpu: &Gpu) -> bool {
     room && gpu.takes(Shortcuts::FOUR)
 }
 
+/// The most compressed rows that a row of a step of very many rows sees.
+fn seen_by_many(gpu: &Gpu, ratio: usize) -> Option<usize> {
+    let seen = gpu.rows.spans.iter().map(|span| (span.position + span.rows.len()) / ratio).max();
+    seen.filter(|_| gpu.rows.len() > SOME_ROWS)
+}
+
 /// The kernel that chooses for so many rows, and threads of its group.
-fn choose_kernel(gpu: &Gpu, n: usize) -> (&'static str, u32) {
+fn choose_kernel(gpu: &Gpu, n: usize, long: bool) -> (&'static str, u32) {
     match n <= SOME_ROWS && gpu.driver.facts().group_max >= WIDE_GROUP {
         true => ("index_choose_few", WIDE_GROUP),
-        false if gpu.takes(Shortcuts::SCORES) => ("index_choose_many", CHOOSE_GROUP),
+        false if long && gpu.takes(Shortcuts::SCORES) => ("index_choose_many", CHOOSE_GROUP),
         false => ("index_choose", CHOOSE_GROUP),
     }
 }
@@ -248,7 +256,8 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
         return gpu.launch(CLUSTER, [CLUSTER_GROUPS, 1, 1], CLUSTER_GROUP, &places, &arguments);
     }
     let queries = gpu.scratch(Scratch::Queries, size(&[n, a.heads, fp4::INDEXER_BYTES]))?;
-    let scoring = keys_max > a.top_k;
+    let seen = seen_by_many(gpu, a.ratio);
+    let scoring = keys_max > a.top_k && seen.is_none_or(|seen| seen > a.top_k);
     if scoring {
         let places = [q, table, positions, queries];
         let (name, group, each) = match (fp4_rows && a.width == 128, n <= SOME_ROWS) {
@@ -272,7 +281,7 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
             score(gpu, &mut arguments, &places, [n, count])?;
         }
         let (places, grid) = ([scores, positions, out], [small(OPERATION, count)?, 1, 1]);
-        let (name, group) = choose_kernel(gpu, n);
+        let (name, group) = choose_kernel(gpu, n, seen.is_some_and(|seen| seen > LONG * a.top_k));
         gpu.launch(name, grid, group, &places, &arguments)?;
     }
     if part.ranks > 1 {
