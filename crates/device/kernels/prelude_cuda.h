@@ -554,11 +554,6 @@ FN uint bf16_times(uint pair, uint other)
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(other));
     return product;
 }
-// Bytes that will be read soon come to the second cache; place and number are multiples of sixteen.
-FN void fetch_ahead(const float* p, uint bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-}
 // Simdgroups that do different things wait for each other by signals alone, and have registers of
 // their own number. A signal is given once a thread's copies so far have arrived.
 #define COPIES_GIVE(n) \

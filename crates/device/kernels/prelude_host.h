@@ -606,7 +606,6 @@ template <uint N> FN void held_bf16_new(float* c, const uint* a, host::Shared<ui
 #define held_bf16_64 held_bf16<64u>
 #define held_bf16_32_new held_bf16_new<32u>
 #define held_bf16_64_new held_bf16_new<64u>
-#define fetch_ahead(p, bytes)
 // The larger one of a number and 0.
 FN float positive(float x) { return x > 0.0f ? x : 0.0f; }
 // A pair of bf16 times another, whose products are bf16.

@@ -553,10 +553,8 @@ pub(crate) struct AttendArgs {
     pub eps: f32,
     pub single: u32,
     pub splits: u32,
-    pub rows: u32,
-    pub at_once: u32,
 }
-// SAFETY: repr(C) of nineteen 4-byte numbers.
+// SAFETY: repr(C) of seventeen 4-byte numbers.
 unsafe impl Arguments for AttendArgs {
     const NAME: &'static str = "AttendArgs";
 }

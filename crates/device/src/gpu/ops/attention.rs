@@ -135,8 +135,6 @@ fn numbers(a: &Attend<'_>, [width, top_k, stride]: [usize; 3]) -> Result<AttendA
         eps: 0.0,
         single: u32::from(a.rings.len() == 1),
         splits: 0,
-        rows: 0,
-        at_once: 0,
     })
 }
 
@@ -274,10 +272,7 @@ fn attend_tiles(
     }
     let made = four && take_heads(gpu, a, q, table);
     let places = if four { &places[..] } else { &places[..11] };
-    let across = a.heads.div_ceil(each);
-    a.rows = n;
-    a.at_once = (gpu.multiprocessors() / across).max(1);
-    gpu.launch(name, [across, n, 1], TILE_GROUP, places, a)?;
+    gpu.launch(name, [a.heads.div_ceil(each), n, 1], TILE_GROUP, places, a)?;
     if made {
         gpu.overwritten(q, usize::MAX);
     }
