@@ -104,12 +104,18 @@ impl Ahead {
         Ahead { soon: false, bytes, lines }
     }
 
-    /// Asks for what is due beside weights, and for what comes of inputs if there are many.
+    /// Asks for what is due beside the weights of element `k`, and for what comes of inputs if
+    /// there are many.
     ///
     /// # Safety
     /// The machine has `S`.
     #[inline(always)]
-    unsafe fn ask<S: Simd, F: FloatFormat>(&self, weights: *const u8, inputs: &[*const f32]) {
+    unsafe fn ask<S: Simd, F: FloatFormat>(
+        &self,
+        weights: *const u8,
+        inputs: &[*const f32],
+        k: usize,
+    ) {
         // SAFETY: the caller's promise; any address may be asked for.
         unsafe {
             if self.soon {
@@ -122,7 +128,7 @@ impl Ahead {
             }
             if tiles_of::<S>() > 1 {
                 for input in inputs {
-                    S::prefetch(input.wrapping_add(INPUT_AHEAD).cast());
+                    S::prefetch(input.wrapping_add(k + INPUT_AHEAD).cast());
                 }
             }
         }
@@ -178,12 +184,8 @@ unsafe fn float_shard<S: Simd, F: FloatFormat, const R: usize, const L: usize>(
             let mut k = elements.start + lanes * L;
             while k + L <= elements.end {
                 if lanes == 0 {
-                    let mut next = *values;
-                    for next in &mut next {
-                        *next = next.wrapping_add(k);
-                    }
                     let weights = vector.fields[0].wrapping_add(k * TILE_ROWS * F::BYTES);
-                    ahead.ask::<S, F>(weights, &next);
+                    ahead.ask::<S, F>(weights, values, k);
                 }
                 for lane in 0..L {
                     float_step::<S, F, R, L>(vector, values, k + lane, lane, &mut acc);

@@ -29,10 +29,10 @@ const FOUR_ROWS: u32 = 64;
 const FOUR_KEYS: u32 = 192;
 /// Threads of a group that chooses.
 const CHOOSE_GROUP: u32 = 512;
-/// So many times the choice are seen where very many rows hold their scores in registers.
-const LONG: usize = 4;
 /// The same for few rows, each of which should not wait for a small group.
 const WIDE_GROUP: u32 = 1024;
+/// So many times the choice are seen where very many rows hold their scores in registers.
+const LONG: usize = 4;
 
 /// The kernel of a cluster that does all of it for one row, its groups and their threads, and most
 /// heads and keys.
@@ -112,12 +112,6 @@ fn multiplies_together(gpu: &Gpu) -> bool {
     let facts = gpu.driver.facts();
     let room = facts.signals && facts.group_bytes >= pool_bytes("index_scores_four");
     room && gpu.takes(Shortcuts::FOUR)
-}
-
-/// The most compressed rows that a row of a step of very many rows sees.
-fn seen_by_many(gpu: &Gpu, ratio: usize) -> Option<usize> {
-    let seen = gpu.rows.spans.iter().map(|span| (span.position + span.rows.len()) / ratio).max();
-    seen.filter(|_| gpu.rows.len() > SOME_ROWS)
 }
 
 /// The kernel that chooses for so many rows, and threads of its group.
@@ -233,21 +227,22 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
     let fp4_rows = a.rows.iter().any(|rows| rows.element == Element::Fp4Row);
     let mut rows = Vec::with_capacity(a.rows.len());
     // Room for as many rows as a buffer can hold, so that launches do not depend on positions.
-    let mut keys_max = 0;
+    let (mut keys_max, mut seen) = (0, 0);
     for (buffer, span) in a.rows.iter().zip(&gpu.rows.spans) {
         let visible = (span.position + span.rows.len()) / a.ratio;
         let per_row = if fp4_rows { 1 } else { a.width };
         let len = size(&[visible, per_row]);
         let elements = [Element::F32, Element::Fp4Row];
         rows.push(gpu.store.address(ask("rows"), *buffer, &elements, len)?);
-        keys_max = keys_max.max(buffer.len / per_row);
+        (keys_max, seen) = (keys_max.max(buffer.len / per_row), seen.max(visible));
     }
+    // Rows of scores are whole sixteens of bytes.
+    let (many, stride) = (n > SOME_ROWS, keys_max.max(1).next_multiple_of(4));
     let (positions, span_of) = (gpu.positions(), gpu.span_of());
     let (table, rows) = (gpu.angles(OPERATION, a.rope)?, gpu.table(rows));
     let mut arguments = IndexArgs {
         fp4: u32::from(fp4_rows),
-        // Rows of scores are whole sixteens of bytes.
-        stride: small(OPERATION, keys_max.max(1).next_multiple_of(4))?,
+        stride: small(OPERATION, stride)?,
         ..arguments_of(a, part)?
     };
     if by_cluster(gpu, a, part, fp4_rows && keys_max > a.top_k) {
@@ -256,8 +251,8 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
         return gpu.launch(CLUSTER, [CLUSTER_GROUPS, 1, 1], CLUSTER_GROUP, &places, &arguments);
     }
     let queries = gpu.scratch(Scratch::Queries, size(&[n, a.heads, fp4::INDEXER_BYTES]))?;
-    let seen = seen_by_many(gpu, a.ratio);
-    let scoring = keys_max > a.top_k && seen.is_none_or(|seen| seen > a.top_k);
+    // Launches of few rows do not depend on positions, so that they are replayed.
+    let scoring = keys_max > a.top_k && (!many || seen > a.top_k);
     if scoring {
         let places = [q, table, positions, queries];
         let (name, group, each) = match (fp4_rows && a.width == 128, n <= SOME_ROWS) {
@@ -269,7 +264,6 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
         gpu.launch(name, grid, group, &places, &arguments)?;
     }
     let batch = (SCORES_MAX / keys_max.max(1)).clamp(1, n);
-    let stride = keys_max.max(1).next_multiple_of(4);
     let scores = gpu.scratch(Scratch::Scores, size(&[batch, stride, 4]))?;
     for first in (0..n).step_by(batch) {
         let count = batch.min(n - first);
@@ -281,7 +275,7 @@ fn select(gpu: &mut Gpu, a: &IndexSelect<'_>, part: Part) -> Result<(), Error> {
             score(gpu, &mut arguments, &places, [n, count])?;
         }
         let (places, grid) = ([scores, positions, out], [small(OPERATION, count)?, 1, 1]);
-        let (name, group) = choose_kernel(gpu, n, seen.is_some_and(|seen| seen > LONG * a.top_k));
+        let (name, group) = choose_kernel(gpu, n, many && seen > LONG * a.top_k);
         gpu.launch(name, grid, group, &places, &arguments)?;
     }
     if part.ranks > 1 {
